@@ -1,0 +1,36 @@
+"""Headwater: near-storage training for PyTorch.
+
+    data = hw.open("photos/")
+    loader = hw.DataLoader(data, transforms.Compose([...]), batch_size=256, shuffle=True)
+
+Names are loaded when they are first used, so that `import headwater` is quick and loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwater.data.image import Limits
+    from headwater.loader import Batch, DataLoader
+    from headwater.store import Dataset, Sample, open
+
+__version__ = version("headwater")
+__all__ = ["Batch", "DataLoader", "Dataset", "Limits", "Sample", "open"]
+
+_HOMES = {
+    "Batch": "headwater.loader",
+    "DataLoader": "headwater.loader",
+    "Dataset": "headwater.store",
+    "Limits": "headwater.data.image",
+    "Sample": "headwater.store",
+    "open": "headwater.store",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

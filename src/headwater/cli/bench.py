@@ -1,0 +1,132 @@
+"""`headwater bench`: measure on this machine, with this data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from headwater import transforms
+from headwater.cli.printing import JsonFlag, print_json, print_table, say
+from headwater.data.pipeline import Pipeline
+from headwater.engine.crew import available_cores
+from headwater.errors import MissingExtra, WrongUse
+from headwater.store import Dataset, open
+
+app = typer.Typer(help="Measure on this machine, with this data.", no_args_is_help=True)
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _finish() -> list[Any]:
+    return [transforms.ToDtype("float32", scale=True), transforms.Normalize(_MEAN, _STD)]
+
+
+PRESETS: dict[str, Callable[[], Pipeline]] = {
+    "imagenet": lambda: transforms.Compose(
+        [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *_finish()]
+    ),
+    "validation": lambda: transforms.Compose(
+        [transforms.Resize(256), transforms.CenterCrop(224), *_finish()]
+    ),
+    "cifar": lambda: transforms.Compose(
+        [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), *_finish()]
+    ),
+}
+
+
+@app.callback()
+def _bench() -> None:
+    """Measure on this machine, with this data."""
+
+
+@app.command("loader")
+def loader(
+    uri: Annotated[str, typer.Argument(help="Folder, tars, Parquet, or s3:// address.")],
+    transform: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "imagenet",
+    samples: Annotated[int, typer.Option(min=1, help="How many samples a round takes.")] = 2000,
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads, and torch's processes.")] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds that count; each contender has one turn in each.")
+    ] = 5,
+    json: JsonFlag = False,
+) -> None:
+    """Images per second of the loader, of a bare read loop, and of torch's DataLoader with the same steps."""
+    if transform not in PRESETS:
+        raise WrongUse(f"no transform is called {transform!r}; known: {', '.join(PRESETS)}")
+    dataset = _some(open(uri), samples)
+    found = measure(
+        dataset,
+        PRESETS[transform](),
+        batch_size=batch_size,
+        workers=workers or available_cores(),
+        rounds=rounds,
+    )
+    if json:
+        print_json({"uri": uri, "transform": transform, **found})
+    else:
+        _print(found)
+
+
+def measure(
+    dataset: Dataset, pipeline: Pipeline, *, batch_size: int, workers: int, rounds: int
+) -> dict[str, Any]:
+    """Race the loaders; rates, ratios and where the loader's seconds went."""
+    try:
+        from headwater.cli import race
+        from headwater.loader import DataLoader
+    except ImportError as error:
+        raise MissingExtra(f"the loader needs torch ({error}); pip install 'headwater[torch]'") from error
+    ours = DataLoader(
+        dataset, pipeline, batch_size=batch_size, shuffle=True, num_workers=workers, progress=False
+    )
+    contenders = {"headwater": race.headwater(ours), "bare read": race.bare_read(dataset)}
+    if not dataset.store.source.remote:
+        contenders["torch"] = race.torch_loader(dataset, pipeline, batch_size=batch_size, workers=workers)
+    say(f"{rounds + 1} rounds of {len(dataset):,} samples: {', '.join(contenders)}")
+    rates = race.race(contenders, rounds)
+    stats = ours.stats()
+    ours.close()
+    others = [name for name in rates if name != "headwater"]
+    ratios = {name: np.divide(rates["headwater"], rates[name]).tolist() for name in others}
+    return {
+        "samples": len(dataset),
+        "batch_size": batch_size,
+        "workers": workers,
+        "rounds": rounds,
+        "pipeline": str(pipeline),
+        "images_per_second": {name: asdict(race.Spread.of(values)) for name, values in rates.items()},
+        "headwater_against": {name: asdict(race.Spread.of(values)) for name, values in ratios.items()},
+        "work_seconds": dict(stats.work_seconds),
+        "wait_seconds": dict(stats.wait_seconds),
+    }
+
+
+def _some(dataset: Dataset, samples: int) -> Dataset:
+    """At most `samples` of the dataset, spread evenly over it."""
+    if len(dataset) <= samples:
+        return dataset
+    places = np.linspace(0, len(dataset) - 1, samples).astype(np.int64)
+    return dataset.select(dataset.ids[places])
+
+
+def _print(found: dict[str, Any]) -> None:
+    against = found["headwater_against"]
+    rows = [
+        (name, _spread(rate, ",.0f"), _spread(against[name], ".2f") if name in against else "")
+        for name, rate in found["images_per_second"].items()
+    ]
+    columns = ("loader", "images/s: median (low to high)", "headwater / this, within a round")
+    print_table(
+        columns, rows, title=f"{found['samples']:,} samples, {found['workers']} workers: {found['pipeline']}"
+    )
+    seconds = [(name, f"{value:.2f}") for name, value in found["work_seconds"].items()]
+    print_table(("headwater's stage", "seconds, summed over threads and rounds"), seconds)
+
+
+def _spread(values: dict[str, float], form: str) -> str:
+    return f"{values['median']:{form}} ({values['low']:{form}} to {values['high']:{form}})"

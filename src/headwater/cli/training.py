@@ -1,0 +1,105 @@
+"""The small network that the demo trains, in the kind of loop that a user would write."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from headwater.loader import Batch, DataLoader
+from headwater.report.loader import Step
+
+_COMPARED = 3
+
+
+def small_network(classes: int) -> nn.Module:
+    """Four convolutions with strides, then the mean over the image: about 100,000 parameters."""
+    widths = (3, 24, 48, 96, 96)
+    layers: list[nn.Module] = []
+    for wide, next_wide in itertools.pairwise(widths):
+        layers += [
+            nn.Conv2d(wide, next_wide, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(next_wide),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+@dataclass
+class Trainer:
+    """A network in training and what was measured; validation does not count as training time."""
+
+    network: nn.Module
+    steps_in_all: int
+    steps: list[Step] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._optimiser = torch.optim.AdamW(self.network.parameters(), weight_decay=0.01)
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimiser, max_lr=0.01, total_steps=self.steps_in_all
+        )
+
+    def train_epoch(self, loader: DataLoader) -> Iterator[Batch]:
+        """One epoch; yields each batch after the network has learned from it."""
+        self.network.train()
+        begin = time.perf_counter() - self.seconds
+        for batch in loader:
+            loss, right = self._learn(batch)
+            loader.report(batch, loss=loss)
+            self.seconds = time.perf_counter() - begin
+            self.steps.append(Step(self.seconds, len(batch), float(loss.mean()), float(right)))
+            yield batch
+
+    def _learn(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.network(batch.inputs)
+        loss = cross_entropy(logits, batch.targets, reduction="none")
+        self._optimiser.zero_grad()
+        torch.autograd.backward((loss * batch.weights).mean())
+        self._optimiser.step()
+        self._schedule.step()
+        return loss.detach(), (logits.argmax(1) == batch.targets).float().mean()
+
+
+@torch.no_grad()
+def evaluate(network: nn.Module, loader: DataLoader) -> float:
+    """The share of samples that the network labels rightly."""
+    network.eval()
+    right = sum(int((network(inputs).argmax(1) == targets).sum()) for inputs, targets in loader)
+    return right / len(loader.dataset)
+
+
+@dataclass
+class ResumeProof:
+    """Batches that followed a saved state, kept to be compared with those of a loader that starts from it."""
+
+    at: int
+    state: dict[str, object] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
+
+    def watch(self, step: int, batch: Batch, loader: DataLoader) -> None:
+        """See a batch of the straight run go by."""
+        if step == self.at:
+            self.state = loader.state_dict()
+        elif self.at < step <= self.at + _COMPARED:
+            self.batches.append(batch)
+
+    def differing_bytes(self, resumed: DataLoader) -> tuple[int, int]:
+        """Bytes of ids, labels and pixels that differ in a loader that resumes here, and bytes compared."""
+        resumed.load_state_dict(self.state)
+        differing = compared = 0
+        for ours, theirs in zip(self.batches, resumed, strict=False):
+            for one, other in (
+                (ours.ids, theirs.ids),
+                (ours.targets, theirs.targets),
+                (ours.inputs, theirs.inputs),
+            ):
+                left, right = (tensor.contiguous().view(torch.uint8) for tensor in (one, other))
+                differing += int((left != right).sum()) if left.shape == right.shape else left.numel()
+                compared += left.numel()
+        return differing, compared

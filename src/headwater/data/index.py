@@ -1,0 +1,271 @@
+"""The index of a dataset: immutable columns with one row per sample, and a version.
+
+What belongs here: the columns, their file, and lookup by id. Where rows come from is the business
+of `sources/`; when they are made anew, of `indexing.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater.errors import DatasetError, IdCollision, WrongUse
+
+Ints = NDArray[np.int64]
+
+FORMAT = 1
+"""Raised when the file's columns change; a file of another format is rebuilt."""
+
+_METADATA = b"headwater.index"
+_HASHED_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where samples lie: the shard's number in `shards`, and a place in it that its source understands."""
+
+    shards: tuple[str, ...]
+    shard: NDArray[np.int32]
+    offset: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """Columns of a dataset, one row per sample; made by `build` or `load`.
+
+    `version` is a digest of ids, labels and sizes in their order, so two copies of one dataset have
+    the same version wherever they lie. `labels` are -1 where a sample has none. `sizes` are bytes of
+    the image file; where `exact_sizes` is false they are means over a row group. `notes` is what the
+    indexer wrote beside the columns and no part of the version.
+    """
+
+    ids: Ints
+    labels: Ints
+    sizes: Ints
+    keys: pa.LargeStringArray
+    places: Places
+    order: Ints = field(repr=False)
+    classes: tuple[str, ...] = ()
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    exact_sizes: bool = True
+    notes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def shard(self) -> NDArray[np.int32]:
+        return self.places.shard
+
+    @property
+    def offset(self) -> Ints:
+        return self.places.offset
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns, in memory or mapped."""
+        arrays = (self.ids, self.labels, self.sizes, self.order, self.shard, self.offset)
+        return sum(int(a.nbytes) for a in (*arrays, self.keys, *self.columns.values()))
+
+    @cached_property
+    def version(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for column in (self.ids, self.labels, self.sizes):
+            digest.update(np.ascontiguousarray(column, dtype="<i8").data)
+        return digest.hexdigest()
+
+    def key(self, position: int) -> str:
+        """The sample's key: its path within the dataset, or shard and member."""
+        return str(self.keys[int(position)].as_py())
+
+    def position_of(self, ids: Ints) -> Ints:
+        """The row of each id; raises `WrongUse` for an id that the dataset does not have."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        if not len(self):
+            found, known = np.zeros_like(wanted), np.zeros(wanted.shape, dtype=bool)
+        else:
+            ranks = np.searchsorted(self.ids, wanted, sorter=self.order)
+            found = self.order[np.minimum(ranks, len(self) - 1)]
+            known = self.ids[found] == wanted
+        if not known.all():
+            first = int(wanted[~known].flat[0])
+            raise WrongUse(f"dataset {self.version[:8]} of {len(self)} samples has no sample with id {first}")
+        return found
+
+    @classmethod
+    def build(
+        cls,
+        keys: pa.Array | Sequence[str],
+        sizes: Ints,
+        *,
+        labels: Ints | None = None,
+        classes: Sequence[str] = (),
+        ids: Ints | None = None,
+        places: Places | None = None,
+        columns: Mapping[str, pa.Array] | None = None,
+        exact_sizes: bool = True,
+    ) -> Index:
+        """An index from columns of one length; ids are hashed from the keys unless given.
+
+        Raises `IdCollision` when two rows have one id.
+        """
+        names = _large_strings(keys)
+        rows = len(names)
+        hashed = sample_ids(names) if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
+        order = np.argsort(hashed, kind="stable").astype(np.int64, copy=False)
+        _refuse_collisions(hashed, order, keys=names)
+        index = cls(
+            ids=hashed,
+            labels=np.full(rows, -1, np.int64) if labels is None else np.asarray(labels, np.int64),
+            sizes=np.asarray(sizes, dtype=np.int64),
+            keys=names,
+            places=places or Places(("",), np.zeros(rows, np.int32), np.zeros(rows, np.int64)),
+            order=order,
+            classes=tuple(classes),
+            columns=dict(columns or {}),
+            exact_sizes=exact_sizes,
+        )
+        index._check_lengths()
+        return index
+
+    def _check_lengths(self) -> None:
+        columns: dict[str, Any] = {"ids": self.ids, "labels": self.labels, "sizes": self.sizes}
+        columns |= {"order": self.order, "shard": self.shard, "offset": self.offset, **self.columns}
+        for name, column in columns.items():
+            if len(column) != len(self.keys):
+                raise WrongUse(f"column {name!r} has {len(column)} rows, the keys have {len(self.keys)}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to `path` so that a reader sees the old file or the new one, also after a power cut."""
+        write_batch(path, self._as_batch())
+
+    def _as_batch(self) -> pa.RecordBatch:
+        columns = {"id": self.ids, "label": self.labels, "size": self.sizes, "key": self.keys}
+        columns |= {"shard": self.shard, "offset": self.offset, "order": self.order}
+        columns |= {f"column:{name}": column for name, column in self.columns.items()}
+        batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
+        return batch.replace_schema_metadata({_METADATA: msgspec.json.encode(self._header())})
+
+    def _header(self) -> dict[str, object]:
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "classes": self.classes,
+            "shards": self.places.shards,
+            "exact_sizes": self.exact_sizes,
+            "notes": self.notes,
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Index:
+        """Map a saved index into memory; raises `DatasetError` if the file is damaged or of another format.
+
+        `verify` recomputes the digest and checks every offset, which reads the file once.
+        """
+        try:
+            batch = read_batch(path)
+            header = msgspec.json.decode((batch.schema.metadata or {})[_METADATA])
+            if header["format"] != FORMAT:
+                raise ValueError(f"format {header['format']}, this version reads {FORMAT}")
+            index = cls._from_batch(batch, header)
+            if verify:
+                batch.validate(full=True)
+                if index.version != header["version"]:
+                    raise ValueError("its digest does not match its content")
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
+            raise DatasetError(f"index file {os.fspath(path)} cannot be used: {error}; delete it") from error
+        return index
+
+    @classmethod
+    def _from_batch(cls, batch: pa.RecordBatch, header: Mapping[str, Any]) -> Index:
+        def numbers(name: str) -> NDArray[Any]:
+            column: NDArray[Any] = batch.column(name).to_numpy(zero_copy_only=True)
+            return column
+
+        extra = [name for name in batch.schema.names if name.startswith("column:")]
+        return cls(
+            ids=numbers("id"),
+            labels=numbers("label"),
+            sizes=numbers("size"),
+            keys=batch.column("key"),
+            places=Places(tuple(header["shards"]), numbers("shard"), numbers("offset")),
+            order=numbers("order"),
+            classes=tuple(header["classes"]),
+            columns={name.removeprefix("column:"): batch.column(name) for name in extra},
+            exact_sizes=header["exact_sizes"],
+            notes=header["notes"],
+        )
+
+
+def sample_ids(keys: pa.Array | Sequence[str]) -> Ints:
+    """The id of each key: the first 63 bits of its BLAKE2b-64 digest (UTF-8, big-endian)."""
+    encoded = _large_strings(keys).cast(pa.large_binary())
+    ids = np.empty(len(encoded), dtype=np.int64)
+    for start in range(0, len(encoded), _HASHED_AT_ONCE):
+        some = encoded.slice(start, _HASHED_AT_ONCE).to_pylist()
+        digests = b"".join([hashlib.blake2b(key, digest_size=8).digest() for key in some])
+        ids[start : start + len(some)] = np.frombuffer(digests, dtype=">u8") >> np.uint64(1)
+    return ids
+
+
+def write_batch(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
+    """Write one record batch as an Arrow file, atomically and durably."""
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            with pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_directory(target.parent)
+
+
+def read_batch(path: str | os.PathLike[str]) -> pa.RecordBatch:
+    """The one record batch of an Arrow file, mapped and not copied."""
+    reader = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+    if reader.num_record_batches != 1:
+        raise ValueError(f"{reader.num_record_batches} record batches instead of 1")
+    return reader.get_batch(0)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _large_strings(keys: pa.Array | Sequence[str]) -> pa.LargeStringArray:
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
+    if isinstance(keys, pa.Array):
+        return keys if keys.type == pa.large_string() else keys.cast(pa.large_string())
+    return pa.array(keys, type=pa.large_string())
+
+
+def _refuse_collisions(ids: Ints, order: Ints, *, keys: pa.LargeStringArray) -> None:
+    ranked = ids[order]
+    (twins,) = np.nonzero(ranked[1:] == ranked[:-1])
+    if not len(twins):
+        return
+    first, second = (keys[int(order[twins[0] + k])].as_py() for k in (0, 1))
+    if first == second:
+        raise IdCollision(f"key {first!r} occurs twice; {len(twins)} such rows; keys must be unique")
+    raise IdCollision(f"keys {first!r} and {second!r} have one id, {ranked[twins[0]]}; rename one of them")

@@ -1,0 +1,205 @@
+"""Objects of an S3 bucket as files, through obstore."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import obstore
+import pyarrow as pa
+import pyarrow.compute as pc
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from headwater.data.files import LISTING, Buffer, Fingerprint, Span, stale
+from headwater.errors import DatasetError, DatasetNotFound, ForkedUse, Unreachable
+
+REQUESTS_AT_ONCE = 16
+LISTED_AT_ONCE = 1000
+NEIGHBOURS = 16 << 10
+"""Spans of one object with a smaller gap are one request: in a tar, headers and labels lie between images."""
+LARGEST_REQUEST = 4 << 20
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_STATUS = re.compile(r"status code: (\d+)")
+_LOOKUP = "/latest/"
+"""In the address that hands credentials to machines in a cloud: asked only when none were given."""
+_CONNECT_SECONDS = 5
+_READ_SECONDS = 30
+_RETRY_SECONDS = 30
+
+
+class S3Files:
+    """The objects of one bucket. Must not be used in a forked child: obstore's threads do not exist there."""
+
+    remote = True
+
+    def __init__(self, bucket: str, storage: Mapping[str, str]) -> None:
+        self._bucket = bucket
+        self._process = os.getpid()
+        self._endpoint = storage.get("endpoint") or _endpoint_of_environment()
+        self._store = _connect(bucket, storage, endpoint=self._endpoint)
+        self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="headwater-s3")
+
+    def list_files(self, prefix: str) -> pa.Table:
+        self._check_process()
+        with self._errors(prefix or "the bucket"):
+            pages = obstore.list(self._store, prefix or None, chunk_size=LISTED_AT_ONCE)
+            chunks = [_chunk(rows) for rows in pages]
+        table = pa.Table.from_batches(chunks, schema=LISTING)
+        below = pc.utf8_slice_codeunits(table.column("path"), len(prefix))
+        hidden = pc.match_substring_regex(below, r"(^|/)\.")
+        return table.filter(pc.invert(hidden)).sort_by("path")
+
+    def fingerprint(self, path: str) -> Fingerprint:
+        self._check_process()
+        with self._errors(path):
+            meta = obstore.head(self._store, path)
+        return Fingerprint(meta["size"], meta["e_tag"] or str(meta["last_modified"]))
+
+    def read_range(self, path: str, start: int, length: int) -> Buffer:
+        self._check_process()
+        with self._errors(path):
+            return _view(obstore.get(self._store, path, options={"range": (start, start + length)}))
+
+    def read_whole(self, path: str) -> Buffer:
+        self._check_process()
+        with self._errors(path):
+            return _view(obstore.get(self._store, path))
+
+    def read_many(self, spans: Sequence[Span]) -> list[Buffer]:
+        self._check_process()
+        if len(spans) == 1:
+            return [self._read(spans[0])]
+        groups = neighbours(spans)
+        wholes = self._pool.map(self._read, [_cover(spans, group) for group in groups])
+        out: dict[int, Buffer] = {}
+        for group, whole in zip(groups, wholes, strict=True):
+            base = spans[group[0]].start
+            for place in group:
+                start = spans[place].start - base
+                out[place] = whole[start : start + spans[place].length]
+        return [out[place] for place in range(len(spans))]
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, span: Span) -> Buffer:
+        if not span.length:
+            return b""
+        try:
+            with self._errors(span.path):
+                options = {"range": (span.start, span.start + span.length)}
+                result = obstore.get(self._store, span.path, options=options)  # type: ignore[arg-type]
+                size = int(result.meta["size"])
+                data = _view(result)
+        except DatasetNotFound as error:
+            raise stale(span, None) from error
+        except DatasetError as error:
+            # A range past the end is an error of the server, and means that the object shrank.
+            size = self.fingerprint(span.path).size
+            if size == span.size:
+                raise
+            raise stale(span, size) from error
+        if size != span.size or len(data) != span.length:
+            raise stale(span, size)
+        return data
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ForkedUse(
+                f"bucket {self._bucket} was opened in process {self._process} and is used in a forked child; "
+                "use threads, or the spawn start method"
+            )
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        """obstore's errors as ours."""
+        where = f"s3://{self._bucket}/{path}"
+        try:
+            yield
+        except (FileNotFoundError, NotFoundError) as error:
+            raise DatasetNotFound(f"nothing at {where}; check the address") from error
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+            raise DatasetError(f"not allowed to read {where}; check {_CREDENTIALS}") from error
+        except BaseError as error:
+            raise _explained(error, where, endpoint=self._endpoint) from error
+
+
+_CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or pass storage={...}"
+
+
+def neighbours(spans: Sequence[Span]) -> list[list[int]]:
+    """Places of spans that are one request: same object, hardly a gap, not too large together."""
+    order = sorted(range(len(spans)), key=lambda place: (spans[place].path, spans[place].start))
+    groups: list[list[int]] = []
+    begin = end = 0
+    for place in order:
+        span = spans[place]
+        stop = span.start + span.length
+        same = groups and spans[groups[-1][0]].path == span.path and spans[groups[-1][0]].size == span.size
+        if same and span.start - end <= NEIGHBOURS and max(stop, end) - begin <= LARGEST_REQUEST:
+            groups[-1].append(place)
+            end = max(end, stop)
+        else:
+            groups.append([place])
+            begin, end = span.start, stop
+    return groups
+
+
+def _cover(spans: Sequence[Span], group: Sequence[int]) -> Span:
+    first = spans[group[0]]
+    stop = max(spans[place].start + spans[place].length for place in group)
+    return first._replace(length=stop - first.start)
+
+
+def _endpoint_of_environment() -> str:
+    return next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
+
+
+def _connect(bucket: str, storage: Mapping[str, str], *, endpoint: str) -> S3Store:
+    config = {**storage, **({"endpoint": endpoint} if endpoint else {})}
+    try:
+        return S3Store(
+            bucket,
+            config=config,  # type: ignore[arg-type]
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+                "timeout": timedelta(seconds=_READ_SECONDS),
+            },
+            retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)},
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        raise DatasetError(f"bucket {bucket} cannot be set up: {error}; check storage={{...}}") from error
+
+
+def _chunk(rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
+    tags = [row["e_tag"] or str(row["last_modified"]) for row in rows]
+    columns = ([row["path"] for row in rows], [row["size"] for row in rows], tags)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, LISTING, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=LISTING)
+
+
+def _view(result: obstore.GetResult) -> memoryview:
+    data = memoryview(result.bytes())
+    return data.cast("B") if len(data) else memoryview(b"")
+
+
+def _explained(error: Exception, where: str, *, endpoint: str) -> Exception:
+    """An error that obstore only tells apart by its text: listings and lookups of credentials."""
+    text = str(error).split("\n", 1)[0]
+    status = _STATUS.search(text)
+    if _LOOKUP in text:
+        return DatasetError(f"no credentials for {where}; set {_CREDENTIALS}")
+    if status and status[1] == "404":
+        return DatasetNotFound(f"nothing at {where}; check the address")
+    if status and status[1] in ("401", "403"):
+        return DatasetError(f"not allowed to read {where}; check {_CREDENTIALS}")
+    if status and status[1] < "500":
+        return DatasetError(f"{where} cannot be read: {text}")
+    return Unreachable(f"{endpoint or 'S3'} does not answer for {where} ({text}); check endpoint and network")

@@ -1,0 +1,113 @@
+"""The steps of a pipeline, run over a chunk of samples: headers and draws in bulk, pixels one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.image import Header, Limits, decode, read_header
+from headwater.data.pipeline import Pipeline
+from headwater.data.steps.base import Image, Row, Sizes
+from headwater.data.steps.decode import Decode
+
+Value = Any  # the bytes of a file before decode, an image after it
+Ids = NDArray[np.int64]
+
+
+class Lot(Protocol):
+    """A chunk of samples on their way: who they are, and where each goes when it is made or fails."""
+
+    @property
+    def ids(self) -> Ids: ...
+    @property
+    def epoch(self) -> int: ...
+    def emit(self, place: int, image: Image) -> None: ...
+    def fail(self, place: int, stage: str, error: Exception) -> None: ...
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A stretch of a pipeline with the seed that keys its draws and the caps that guard its decoder.
+
+    It may begin anywhere: before decode it takes files, after it images. Where the decoder is
+    followed by a crop, only the pixels of the crop are decoded.
+    """
+
+    pipeline: Pipeline
+    seed: int = 0
+    limits: Limits = Limits()
+
+    def run(self, values: Sequence[Value], lot: Lot) -> None:
+        """Every sample ends in `lot.emit` or, if it cannot be made, in `lot.fail`."""
+        steps = self.pipeline.steps
+        if not steps:
+            for place, value in enumerate(values):
+                lot.emit(place, value)
+        elif isinstance(steps[0], Decode):
+            self._run_files(values, lot, steps[0])
+        else:
+            self._run_images(values, lot)
+
+    def _run_images(self, images: Sequence[Image], lot: Lot) -> None:
+        sizes = np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2)
+        rows = self._draw(self.pipeline, lot.ids, sizes, lot.epoch)
+        for place, (image, drawn) in enumerate(zip(images, zip(*rows, strict=True), strict=True)):
+            self._finish(place, image, lot, done=0, drawn=drawn)
+
+    def _run_files(self, files: Sequence[Value], lot: Lot, step: Decode) -> None:
+        headers, places = self._headers(files, lot)
+        if not places:
+            return
+        sizes = np.array([header.size(oriented=step.oriented) for header in headers], np.int64)
+        rows = self._draw(self.pipeline, lot.ids[places], sizes, lot.epoch)
+        fused = len(self.pipeline) > 1 and self.pipeline.steps[1].crops
+        for place, header, drawn in zip(places, headers, zip(*rows, strict=True), strict=True):
+            try:
+                box = _box(drawn[1]) if fused else None
+                image = decode(files[place], header, mode=step.mode, oriented=step.oriented, box=box)
+            except Exception as error:
+                lot.fail(place, "decode", error)
+                continue
+            self._finish(place, image, lot, done=1 + fused, drawn=drawn)
+
+    def _headers(self, files: Sequence[Value], lot: Lot) -> tuple[list[Header], list[int]]:
+        headers, places = [], []
+        for place, file in enumerate(files):
+            try:
+                headers.append(read_header(file, self.limits))
+                places.append(place)
+            except Exception as error:
+                lot.fail(place, "decode", error)
+        return headers, places
+
+    def _finish(self, place: int, image: Image, lot: Lot, *, done: int, drawn: Sequence[Row]) -> None:
+        """The steps after `done`, with what was drawn; past an opaque step each sample is drawn alone."""
+        steps = self.pipeline.steps
+        number = done
+        try:
+            while number < len(steps):
+                if number == len(drawn):
+                    drawn = [*drawn, *self._draw_alone(number, image, lot, place)]
+                image = steps[number].apply(image, drawn[number])
+                number += 1
+        except Exception as error:
+            lot.fail(place, steps[number].name, error)
+            return
+        lot.emit(place, image)
+
+    def _draw_alone(self, number: int, image: Image, lot: Lot, place: int) -> list[Row]:
+        rest = self.pipeline.cut(number)[1]
+        sizes = np.array([image.shape[:2]], np.int64)
+        return [rows[0] for rows in self._draw(rest, lot.ids[place : place + 1], sizes, lot.epoch)]
+
+    def _draw(self, pipeline: Pipeline, ids: Ids, sizes: Sizes, epoch: int) -> list[list[Row]]:
+        return [rows.tolist() for rows in pipeline.draw(ids, sizes, seed=self.seed, epoch=epoch)]
+
+
+def _box(row: Row) -> tuple[int, int, int, int]:
+    top, left, height, width = row
+    return int(top), int(left), int(height), int(width)

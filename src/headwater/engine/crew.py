@@ -1,0 +1,62 @@
+"""The threads of a run: some that wait for storage, some that compute."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from headwater.errors import ForkedUse, WrongUse
+
+
+class Pool(Protocol):
+    """Runs a call, now or soon."""
+
+    def submit(self, call: Callable[..., None], /, *arguments: Any) -> object: ...
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+
+
+class Inline:
+    """Runs every call at once, in the caller's thread: for debugging, and for single samples."""
+
+    def submit(self, call: Callable[..., None], /, *arguments: Any) -> None:
+        call(*arguments)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        return None
+
+
+class Crew:
+    """`readers` threads that read and `workers` threads that run steps; with 0 workers, none at all.
+
+    Threads start with the first call, and belong to the process that made the crew.
+    """
+
+    def __init__(self, workers: int, readers: int) -> None:
+        if workers < 0:
+            raise WrongUse(f"num_workers is {workers}; it must be 0 or more")
+        self.workers = workers
+        self.readers = readers if workers else 0
+        self._pid = os.getpid()
+        self.read: Pool = ThreadPoolExecutor(readers, "headwater-read") if workers else Inline()
+        self.step: Pool = ThreadPoolExecutor(workers, "headwater-step") if workers else Inline()
+
+    def check(self) -> None:
+        """Raise if this is a forked child: its copy of the crew has no threads and would wait for ever."""
+        if os.getpid() != self._pid:
+            raise ForkedUse(
+                f"this loader belongs to process {self._pid} and was used in forked child {os.getpid()}, "
+                "where its threads do not exist; make the loader in the child, or start the child with "
+                "multiprocessing's 'spawn' method"
+            )
+
+    def close(self) -> None:
+        """Let the threads go; calls that have not begun are dropped."""
+        self.read.shutdown(wait=False, cancel_futures=True)
+        self.step.shutdown(wait=False, cancel_futures=True)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

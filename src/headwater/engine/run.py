@@ -1,0 +1,295 @@
+"""The one loop over samples: read, run the chain, hand over in order.
+
+Batches go through in flights. A flight is divided into lots; a lot is read by one thread, stepped by
+another, and the thread that ends a flight's last lot finishes the batch. Whoever iterates launches
+new flights as far ahead as the bounds allow, so there is no thread that only waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.steps.base import Image
+from headwater.engine.chain import Chain
+from headwater.engine.crew import Crew
+from headwater.engine.meter import Meter
+from headwater.errors import ForkedUse, HeadwaterError, LoaderTimeout, SampleError, Unreachable
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One batch to make: where its samples lie, who they are, and how many bytes their files have."""
+
+    positions: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    epoch: int = 0
+    bytes_raw: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that could not be made: its slot in the batch, the stage, and why."""
+
+    slot: int
+    stage: str
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a run may go ahead of whoever takes its batches."""
+
+    batches: int = 4
+    bytes: int = 1 << 30
+    lot: int = 64
+
+
+class Reader(Protocol):
+    """Where files come from: a store."""
+
+    def read(self, positions: NDArray[np.int64]) -> Sequence[Any]: ...
+    def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]: ...
+    def key(self, position: int) -> str: ...
+
+
+class Target(Protocol[T_co]):
+    """A batch in the making. Slots are filled from several threads, each slot once."""
+
+    def put(self, slot: int, image: Image) -> None: ...
+    def put_fields(self, begin: int, fields: Mapping[str, Sequence[object]]) -> None: ...
+    def settle(self, begin: int, end: int) -> None:
+        """Slots begin..end-1 are filled or have failed."""
+        ...
+
+    def finish(self, failures: Sequence[Failure]) -> T_co:
+        """All slots are settled. Raises what the failures deserve."""
+        ...
+
+
+class Sink(Protocol[T]):
+    """Where a run's batches go."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a finished batch; 0 while unknown."""
+        ...
+
+    def open(self, task: Task) -> Target[T]: ...
+
+
+def run(
+    tasks: Iterable[Task],
+    reader: Reader,
+    *,
+    chain: Chain,
+    sink: Sink[T],
+    crew: Crew,
+    bounds: Bounds,
+    meter: Meter,
+    timeout: float = 0.0,
+) -> Iterator[T]:
+    """Make every task's batch, in order, ahead of demand.
+
+    An error ends the run at the batch where it happened; batches before it are delivered. Closing
+    the iterator cancels what is under way. `timeout` seconds without a batch raise `LoaderTimeout`;
+    0 waits for ever.
+    """
+    work = _Run(reader, chain, sink, crew, meter)
+    try:
+        yield from work.deliver(tasks, bounds, timeout)
+    finally:
+        work.cancelled = True
+
+
+class _Flight(Generic[T]):
+    """A batch under way."""
+
+    def __init__(self, task: Task, target: Target[T], lots: int) -> None:
+        self.task = task
+        self.target = target
+        self.failures: list[Failure] = []
+        self.done = threading.Event()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.read_at = 0.0
+        self._unread = self._unmade = lots
+        self._lock = threading.Lock()
+
+    def lot_read(self) -> None:
+        with self._lock:
+            self._unread -= 1
+            if not self._unread:
+                self.read_at = time.perf_counter()
+
+    def lot_made(self) -> bool:
+        """True for the last lot."""
+        with self._lock:
+            self._unmade -= 1
+            return not self._unmade
+
+    def abort(self, error: BaseException) -> None:
+        with self._lock:
+            self.error = self.error or error
+        self.done.set()
+
+
+class _Lot(Generic[T]):
+    """Part of a flight: slots begin..end-1."""
+
+    def __init__(self, flight: _Flight[T], begin: int, end: int) -> None:
+        self.flight = flight
+        self.begin, self.end = begin, end
+        self.places = list(range(begin, end))
+        self.positions = flight.task.positions[begin:end]
+        self.ids = flight.task.ids[begin:end]
+        self.epoch = flight.task.epoch
+
+    def emit(self, place: int, image: Image) -> None:
+        self.flight.target.put(self.places[place], image)
+
+    def fail(self, place: int, stage: str, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            raise error
+        self.flight.failures.append(Failure(self.places[place], stage, error))
+
+    def keep(self, kept: list[int]) -> None:
+        """Go on with these of the lot's samples; the others have failed."""
+        self.places = [self.places[place] for place in kept]
+        self.ids = self.ids[kept]
+
+
+class _Run(Generic[T]):
+    def __init__(self, reader: Reader, chain: Chain, sink: Sink[T], crew: Crew, meter: Meter) -> None:
+        self.reader, self.chain, self.sink, self.crew, self.meter = reader, chain, sink, crew, meter
+        self.cancelled = False
+
+    def deliver(self, tasks: Iterable[Task], bounds: Bounds, timeout: float) -> Iterator[T]:
+        waiting = deque(islice(source := iter(tasks), 1))
+        flights: deque[_Flight[T]] = deque()
+
+        def top_up() -> None:
+            while waiting and self._may_launch(waiting[0], flights, bounds):
+                flights.append(self._launch(waiting.popleft(), bounds.lot))
+                waiting.extend(islice(source, 1))
+
+        top_up()
+        while flights:
+            ready = [self._wait(flights[0], timeout)]
+            flights.popleft()
+            top_up()
+            yield ready.pop()  # popped, so that this frame does not keep the batch alive
+
+    def _may_launch(self, task: Task, flights: Sequence[_Flight[T]], bounds: Bounds) -> bool:
+        if not flights:
+            return True
+        batch = self.sink.batch_bytes
+        ahead = bounds.batches if batch else min(2, bounds.batches)
+        held = sum(flight.task.bytes_raw + batch for flight in flights)
+        return len(flights) < ahead and held + task.bytes_raw + batch <= bounds.bytes
+
+    def _launch(self, task: Task, lot: int) -> _Flight[T]:
+        self.crew.check()
+        count = len(task.ids)
+        begins = range(0, count, lot)
+        flight = _Flight(task, self.sink.open(task), len(begins))
+        for begin in begins:
+            self.crew.read.submit(self._read, _Lot(flight, begin, min(begin + lot, count)))
+        return flight
+
+    def _wait(self, flight: _Flight[T], timeout: float) -> T:
+        self.crew.check()
+        begin = time.perf_counter()
+        if not flight.done.wait(timeout or None):
+            stage = "steps" if flight.read_at else "read"
+            raise LoaderTimeout(
+                f"no batch within {timeout:g} s, waiting for {stage} of {len(flight.task.ids)} samples, the first "
+                f"{self.reader.key(int(flight.task.positions[0]))!r}; raise timeout, or look at the storage"
+            )
+        end = time.perf_counter()
+        if flight.error is not None:
+            raise flight.error
+        read = min(max(flight.read_at - begin, 0.0), end - begin)
+        self.meter.wait("read", read)
+        self.meter.wait("steps", end - begin - read)
+        assert flight.result is not None
+        return flight.result
+
+    def _read(self, lot: _Lot[T]) -> None:
+        if self.cancelled:
+            return
+        try:
+            begin = time.perf_counter()
+            values = self._fetch(lot)
+            lot.flight.lot_read()
+            self.meter.work("read", time.perf_counter() - begin)
+            self.crew.step.submit(self._step, lot, values)
+        except BaseException as error:
+            lot.flight.abort(error)
+
+    def _fetch(self, lot: _Lot[T]) -> Sequence[Any]:
+        """The lot's files; if one cannot be read, the others still are."""
+        try:
+            values = self.reader.read(lot.positions)
+            fields = self.reader.read_fields(lot.positions)
+        except (Unreachable, ForkedUse):
+            raise
+        except (HeadwaterError, OSError) as error:
+            if len(lot.positions) == 1:
+                lot.fail(0, "read", error)
+                lot.keep([])
+                return []
+            return self._fetch_each(lot)
+        self.meter.count(bytes_moved=sum(map(len, values)))
+        if fields:
+            lot.flight.target.put_fields(lot.begin, fields)
+        return values
+
+    def _fetch_each(self, lot: _Lot[T]) -> Sequence[Any]:
+        values: list[Any] = []
+        kept = []
+        for place, slot in enumerate(list(lot.places)):
+            single = _Lot(lot.flight, slot, slot + 1)
+            found = self._fetch(single)
+            if found:
+                values.append(found[0])
+                kept.append(place)
+        lot.keep(kept)
+        return values
+
+    def _step(self, lot: _Lot[T], values: Sequence[Any]) -> None:
+        if self.cancelled:
+            return
+        flight = lot.flight
+        try:
+            begin = time.perf_counter()
+            self.chain.run(values, lot)
+            flight.target.settle(lot.begin, lot.end)
+            if flight.lot_made():
+                flight.failures.sort(key=lambda failure: failure.slot)
+                flight.result = flight.target.finish(flight.failures)
+                flight.done.set()
+            self.meter.work("steps", time.perf_counter() - begin)
+        except BaseException as error:
+            flight.abort(error)
+
+
+def explain(failure: Failure, *, id: int, key: str) -> Exception:
+    """The failure's error, told which sample and stage it belongs to; its traceback stays."""
+    error = failure.error
+    if isinstance(error, SampleError):
+        error.id, error.key, error.stage = id, key, failure.stage
+    else:
+        error.add_note(f"sample {key!r} (id {id}) failed at {failure.stage}")
+    return error

@@ -1,0 +1,101 @@
+"""Every error that Headwater raises on purpose.
+
+    HeadwaterError
+    ├── WrongUse               an argument that cannot be right (also a ValueError)
+    ├── DatasetError           a dataset that cannot be opened or used as asked
+    │   ├── DatasetNotFound    nothing there, or nothing that is an image
+    │   ├── DatasetStale       the data changed under its index
+    │   └── IdCollision        two keys with one 63-bit id
+    ├── SampleError            one sample that cannot be served: .id, .key, .stage
+    │   ├── SampleCorrupt      damaged, truncated or not an image
+    │   └── SampleTooLarge     past a cap on bytes, pixels, scans or seconds
+    ├── StateMismatch          a saved state that belongs to other data or another pipeline
+    ├── ForkedUse              a loader or a remote store used in a forked child
+    ├── LoaderTimeout          no batch within `timeout` seconds
+    ├── MissingExtra           an optional package that the call needs is not installed
+    └── Unreachable            a store or an object store that does not answer
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadwaterError(Exception):
+    """Base of all; `exit_code` is what the command line returns for it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class WrongUse(HeadwaterError, ValueError):
+    """An argument that cannot be right, whatever the data."""
+
+    exit_code = 2
+
+
+class DatasetError(HeadwaterError):
+    """A dataset that cannot be opened or used as asked."""
+
+
+class DatasetNotFound(DatasetError):
+    """Nothing lies at the address, or nothing that is an image."""
+
+
+class DatasetStale(DatasetError):
+    """The data changed after it was indexed."""
+
+
+class IdCollision(DatasetError):
+    """Two keys of one dataset hash to the same 63-bit id."""
+
+
+class SampleError(HeadwaterError):
+    """One sample that cannot be served.
+
+    `id`, `key` and `stage` are filled in by the engine, which knows them; the code that finds the
+    fault only says what it is.
+    """
+
+    def __init__(self, reason: str, *, id: int | None = None, key: str = "", stage: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.id = id
+        self.key = key
+        self.stage = stage
+
+    def __str__(self) -> str:
+        if self.id is None:
+            return self.reason
+        return f"sample {self.key!r} (id {self.id}) failed at {self.stage}: {self.reason}"
+
+
+class SampleCorrupt(SampleError):
+    """Damaged, truncated, or not an image that Headwater reads."""
+
+
+class SampleTooLarge(SampleError):
+    """Past a cap on bytes, pixels, scans or seconds; found before memory is allocated."""
+
+
+class StateMismatch(HeadwaterError):
+    """A saved state that was made for other data, another pipeline or another order."""
+
+
+class ForkedUse(HeadwaterError):
+    """A loader or a remote store used in a forked child, where its threads do not exist."""
+
+
+class LoaderTimeout(HeadwaterError):
+    """No batch within the loader's `timeout`."""
+
+
+class MissingExtra(HeadwaterError, ImportError):
+    """An optional package that the call needs is not installed."""
+
+    exit_code = 2
+
+
+class Unreachable(HeadwaterError):
+    """A store or an object store that does not answer."""
+
+    exit_code = 3

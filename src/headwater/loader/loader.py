@@ -1,0 +1,236 @@
+"""The DataLoader: torch's argument names, threads instead of forked workers, a state that resumes."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwater.data.translate import as_pipeline
+from headwater.data.image import Limits
+from headwater.data.randomness import derive_key
+from headwater.engine.chain import Chain
+from headwater.engine.crew import Crew, available_cores
+from headwater.engine.meter import Meter
+from headwater.engine.order import Order
+from headwater.engine.permutation import BlockShuffled, Identity, Permutation, Shuffled
+from headwater.engine.run import Bounds, Task, run
+from headwater.errors import WrongUse
+from headwater.loader.batch import Batch, Device
+from headwater.loader.collate import ON_ERROR, BatchSink, Collate, Making
+from headwater.loader.device import Transfer
+from headwater.loader.progress import EpochBar
+from headwater.loader.ranks import find_rank
+from headwater.loader.state import LoaderState
+from headwater.measure.signals import Signals
+from headwater.measure.stats import Stats
+from headwater.store.dataset import Dataset
+
+_LOT_BYTES = 1 << 20
+_SHUFFLES: Mapping[object, str] = {False: "no", True: "full", "blocks": "blocks"}
+
+
+class DataLoader:
+    """Batches of a dataset, the same whatever the number of workers or ranks.
+
+    Each `for` loop is one epoch; the first one after `load_state_dict` goes on where the state stands.
+    Breaking out of a loop ends its epoch. Every sample comes once per epoch over all ranks, and all
+    ranks take the same number of steps (see `headwater.engine.order` for the rest at the end).
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        transform: Any = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        num_workers: int | None = None,
+        drop_last: bool = False,
+        collate_fn: Collate | None = None,
+        pin_memory: bool = False,
+        device: Device | None = None,
+        timeout: float = 0.0,
+        prefetch_factor: int = 2,
+        prefetch_bytes: int = 1 << 30,
+        on_error: str = "raise",
+        limits: Limits | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        """Store and validate; nothing is read and no thread starts before the first iteration.
+
+        `transform` is a `headwater.transforms.Compose`, a list of transforms, a torchvision `Compose`
+        or any callable. `shuffle="blocks"` shuffles within windows of row groups, for Parquet that does
+        not fit into memory. `num_workers` counts threads (default: the cores this process may use; 0 runs
+        everything in the caller's thread). `prefetch_factor` batches are made ahead, or fewer if they
+        would exceed `prefetch_bytes`. `on_error` is raise, skip or substitute. `device` receives the
+        batches, and runs the batch stage. `rank` and `world_size` default to torch.distributed's.
+        """
+        if not isinstance(dataset, Dataset):
+            raise WrongUse(f"the first argument is a {type(dataset).__name__}; open the data with hw.open(...)")
+        if not len(dataset):
+            raise WrongUse(f"{dataset!r} is empty; there is nothing to load")
+        if shuffle not in _SHUFFLES:
+            raise WrongUse(f"shuffle is {shuffle!r}; it may be {', '.join(map(repr, _SHUFFLES))}")
+        if on_error not in ON_ERROR:
+            raise WrongUse(f"on_error is {on_error!r}; it may be {', '.join(ON_ERROR)}")
+        if prefetch_factor < 1 or prefetch_bytes < 1 or timeout < 0:
+            raise WrongUse("prefetch_factor and prefetch_bytes must be at least 1, timeout at least 0")
+        self.dataset = dataset
+        self.pipeline = as_pipeline(transform)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.seed = seed
+        self.num_workers = available_cores() if num_workers is None else num_workers
+        self._shuffle = _SHUFFLES[shuffle]
+        self._timeout = timeout
+        self._ranks = find_rank(rank, world_size)
+        self._progress = progress
+        self._meter = Meter()
+        self._signals = Signals(dataset.index)
+        self._transfer = Transfer(device, pin_memory)
+        self._sink = BatchSink(
+            Making(dataset, self.pipeline.batchwise, self._transfer, self._meter, seed, on_error, collate_fn)
+        )
+        self._chain = Chain(self.pipeline.samplewise, seed, limits or Limits())
+        self._crew = Crew(self.num_workers, dataset.store.readers)
+        self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
+        self._epoch = self._start = 0
+        self._resuming = False
+        self._order(0, 0)
+        weakref.finalize(self, self._crew.close)
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch on this rank."""
+        return self._order(0, 0).steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that stands now; when one has ended, the next."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next loop be this epoch, from its beginning."""
+        if epoch < 0:
+            raise WrongUse(f"epoch is {epoch}; it must be 0 or more")
+        self._epoch, self._start, self._resuming = epoch, 0, False
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._start and not self._resuming:  # the last loop was left early: its epoch is over
+            self._epoch, self._start = self._epoch + 1, 0
+        self._resuming = False
+        return self._iterate(self._epoch, self._order(self._epoch, self._start))
+
+    def _iterate(self, epoch: int, order: Order) -> Iterator[Batch]:
+        batches = run(
+            (self._task(order, step, epoch) for step in range(order.steps)),
+            self.dataset.store,
+            chain=self._chain,
+            sink=self._sink,
+            crew=self._crew,
+            bounds=self._bounds,
+            meter=self._meter,
+            timeout=self._timeout,
+        )
+        with EpochBar(epoch, order.steps, self._meter, show=self._progress) as bar:
+            for step, batch in enumerate(batches, start=1):
+                self._stand(epoch, order.start_after(step))
+                bar.advance(len(batch))
+                yield self._transfer.hand_over(batch)
+        if not order.steps:
+            self._stand(epoch, len(self.dataset))
+
+    def _stand(self, epoch: int, start: int) -> None:
+        """Note the position; the end of an epoch is the beginning of the next."""
+        if start < len(self.dataset):
+            self._epoch, self._start = epoch, start
+        else:
+            self._epoch, self._start = epoch + 1, 0
+            self._meter.count(epochs=1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands: after the last batch that it handed out. The same on every rank."""
+        return self._state().to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state stands, whatever the number of ranks and workers was.
+
+        Raises `StateMismatch` if it was saved for other data, another seed or another kind of shuffle.
+        """
+        loaded = LoaderState.from_dict(state)
+        loaded.check(self._state())
+        self._order(loaded.epoch, loaded.start)
+        self._epoch, self._start = loaded.epoch, loaded.start
+        self._resuming = True
+
+    def report(self, batch: Batch, *, loss: torch.Tensor) -> None:
+        """Tell the loader the loss of each sample of a batch (`reduction="none"`)."""
+        values = loss.detach().to("cpu", torch.float32).numpy()
+        self._signals.record(batch.ids.numpy(), values, epoch=self._epoch)
+
+    @property
+    def signals(self) -> Signals:
+        """What `report` has told, per sample."""
+        return self._signals
+
+    def stats(self) -> Stats:
+        """Totals since this loader was made."""
+        return self._meter.stats()
+
+    def close(self) -> None:
+        """Let the threads go. They also go when the loader is no longer used."""
+        self._crew.close()
+
+    def _state(self) -> LoaderState:
+        return LoaderState(
+            epoch=self._epoch,
+            start=self._start,
+            seed=self.seed,
+            shuffle=self._shuffle,
+            count=len(self.dataset),
+            dataset=self.dataset.version,
+            pipeline=self.pipeline.hash,
+        )
+
+    def _order(self, epoch: int, start: int) -> Order:
+        rank, world_size = self._ranks()
+        return Order(
+            self._permutation(epoch),
+            self.batch_size,
+            start=start,
+            drop_last=self.drop_last,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def _permutation(self, epoch: int) -> Permutation:
+        count = len(self.dataset)
+        key = derive_key(self.seed, epoch)
+        if self._shuffle == "no":
+            return Identity(count)
+        blocks = self.dataset.blocks() if self._shuffle == "blocks" else None
+        return Shuffled(count, key) if blocks is None else BlockShuffled(count, key, blocks)
+
+    def _task(self, order: Order, step: int, epoch: int) -> Task:
+        index = self.dataset.index
+        positions = self.dataset.positions(order.take(step))
+        return Task(positions, index.ids[positions], epoch, int(index.sizes[positions].sum()))
+
+    def _find_bounds(self, prefetch_factor: int, prefetch_bytes: int) -> Bounds:
+        if not self.num_workers:
+            return Bounds(batches=1, bytes=prefetch_bytes, lot=self.batch_size)
+        sizes = self.dataset.index.sizes
+        mean = max(1.0, float(np.mean(sizes[:: max(1, len(sizes) // 1000)])))
+        share = math.ceil(self.batch_size / max(self.num_workers, self.dataset.store.readers))
+        lot = max(1, min(share, int(_LOT_BYTES / mean)))
+        busy = 2 * max(self.num_workers, self.dataset.store.readers) * lot
+        return Bounds(
+            batches=max(prefetch_factor, math.ceil(busy / self.batch_size)), bytes=prefetch_bytes, lot=lot
+        )

@@ -1,0 +1,37 @@
+"""What a run moved, served and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Totals since a loader was made. Seconds of work are summed over threads, waits are wall time."""
+
+    samples: int = 0
+    batches: int = 0
+    epochs: int = 0
+    bytes_moved: int = 0
+    """Bytes that reached the trainer's process from storage."""
+    bytes_raw: int = 0
+    """Bytes that would have moved had every sample been read as the file it is."""
+    skipped: int = 0
+    substituted: int = 0
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """The first samples that failed, by key, with the reason."""
+    wait_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long the training loop waited for a batch, by the stage that it waited for."""
+    work_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds spent in each stage, summed over threads."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the training loop waited in all."""
+        return sum(self.wait_seconds.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)

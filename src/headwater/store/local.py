@@ -1,0 +1,53 @@
+"""The store in this process: files as they lie on disk or in a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.index import Index
+from headwater.data.sources import Source
+
+_LOCAL_READERS = 4
+_REMOTE_READERS = 16
+
+
+class LocalStore:
+    """Serves the samples of one source. Safe to use from many threads."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    @property
+    def index(self) -> Index:
+        return self.source.index
+
+    @property
+    def uri(self) -> str:
+        return self.source.uri
+
+    @property
+    def readers(self) -> int:
+        """Threads that reading deserves: more where every read waits for a network."""
+        return _REMOTE_READERS if self.source.remote else _LOCAL_READERS
+
+    def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
+        """The image files at these positions, as bytes."""
+        return self.source.read(positions)
+
+    def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]:
+        """The further fields that the dataset was opened with."""
+        return self.source.read_fields(positions)
+
+    def key(self, position: int) -> str:
+        return self.index.key(position)
+
+    def blocks(self) -> NDArray[np.int64] | None:
+        """First positions of the blocks that the data is read in, or None where samples are read alone."""
+        return self.source.blocks()
+
+    def close(self) -> None:
+        self.source.close()

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pictures import jpeg, keep_scans, open_pillow, photo, progressive
+
+from headwater.data.image import decode, read_header
+from headwater.errors import SampleCorrupt
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
+@pytest.mark.parametrize("kept", range(1, 10))
+def test_missing_scans_are_truncation_though_libjpeg_says_nothing(subsampling: str, kept: int) -> None:
+    data = progressive(photo(48, 64), subsampling)
+    cut = keep_scans(data, kept)
+    assert open_pillow(cut).shape == (48, 64, 3)
+    with pytest.raises(SampleCorrupt, match="truncated"):
+        read_header(cut)
+
+
+def test_grey_progressive_without_its_last_scan() -> None:
+    data = progressive(photo(48, 64, channels=1))
+    assert read_header(data).scans == data.count(b"\xff\xda")
+    with pytest.raises(SampleCorrupt, match="component 1 "):
+        read_header(keep_scans(data, 5))
+
+
+def test_what_follows_the_end_of_the_image_does_not_count() -> None:
+    data = progressive(photo(48, 64))
+    film = data + np.random.default_rng(0).integers(0, 256, 100_000).astype(np.uint8).tobytes()
+    film += b"\xff\xda" * 500
+    header = read_header(film)
+    assert header == read_header(data)
+    assert np.array_equal(decode(film, header), decode(data, header))
+
+
+def test_any_buffer_will_do() -> None:
+    data = progressive(photo(48, 64))
+    assert read_header(memoryview(data)) == read_header(np.frombuffer(data, np.uint8)) == read_header(data)
+
+
+def test_baseline_in_several_scans_needs_all_components() -> None:
+    """One scan per component: made from three grey files, whose coded data is what each scan holds."""
+    pixels = photo(48, 64)
+    parts = [jpeg(pixels[:, :, channel : channel + 1]) for channel in range(3)]
+    scans = [part[part.index(b"\xff\xda") : -2] for part in parts]
+    head = parts[0][: parts[0].index(b"\xff\xda")]
+    at = head.index(b"\xff\xc0")
+    frame = b"\xff\xc0\x00\x11\x08\x00\x30\x00\x40\x03" + b"".join(bytes([c, 0x11, 0]) for c in (1, 2, 3))
+    head = head[:at] + frame + head[at + 13 :]
+    scans = [scan[:5] + bytes([number]) + scan[6:] for number, scan in enumerate(scans, start=1)]
+    data = head + b"".join(scans) + b"\xff\xd9"
+    header = read_header(data)
+    assert (header.scans, header.progressive, header.subsampling) == (3, False, "444")
+    assert np.array_equal(decode(data, header), open_pillow(data))
+    with pytest.raises(SampleCorrupt, match="component 3 "):
+        read_header(head + scans[0] + scans[1] + b"\xff\xd9")
