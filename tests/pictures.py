@@ -43,8 +43,8 @@ def as_image(pixels: Pixels) -> Image.Image:
 def jpeg(pixels: Pixels, subsampling: str = "420", *, quality: int = 90) -> bytes:
     """A baseline file of any of `SUBSAMPLINGS`, or grey where the pixels are."""
     pixels = np.ascontiguousarray(pixels)
-    grey = pixels.shape[2] == 1
-    return bytes(simplejpeg.encode_jpeg(pixels, quality, *(("GRAY", "Gray") if grey else ("RGB", subsampling))))
+    colours = ("GRAY", "Gray") if pixels.shape[2] == 1 else ("RGB", subsampling)
+    return bytes(simplejpeg.encode_jpeg(pixels, quality, *colours))
 
 
 def progressive(pixels: Pixels, subsampling: str = "4:2:0", **options: Any) -> bytes:
@@ -87,8 +87,8 @@ def png_chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def png(rows: bytes, *, width: int, height: int, depth: int, kind: int, extra: bytes = b"") -> bytes:
+def png(rows: bytes, *, width: int, height: int, depth: int, kind: int, interlaced: bool = False) -> bytes:
     """A PNG of raw rows (each with its filter byte), for depths that Pillow does not write."""
-    start = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
-    body = png_chunk(b"IHDR", start) + extra + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
+    start = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, interlaced)
+    body = png_chunk(b"IHDR", start) + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body

@@ -259,7 +259,7 @@ def test_over_one_two_four_three_one_ranks(data: hw.Dataset) -> None:
     state: dict[str, Any] | None = None
     seen: list[int] = []
     for world in (1, 2, 4, 3, 1):
-        loaders = [make(data, batch_size=2, rank=rank, world_size=world) for rank in range(world)]
+        loaders = [make(data, batch_size=1, rank=rank, world_size=world) for rank in range(world)]
         for loader in loaders:
             if state is not None:
                 loader.load_state_dict(state)
@@ -267,7 +267,7 @@ def test_over_one_two_four_three_one_ranks(data: hw.Dataset) -> None:
         for _ in range(2):
             seen += [int(id) for iterator in iterators for id in next(iterator).ids]
         state = loaders[0].state_dict()
-    last = make(data, batch_size=2)
+    last = make(data, batch_size=1)
     last.load_state_dict(state or {})
     seen += ids_of(last)
     assert seen == ids_of(make(data))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import re
 import shutil
 import subprocess
@@ -83,12 +84,28 @@ def test_text_cannot_become_markup() -> None:
     assert HOSTILE in "".join(hostile.text)
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to parse JavaScript")
-def test_scripts_parse(tmp_path: Path) -> None:
+BROWSER = """
+const drawn = [];
+const document = { documentElement: {} };
+const getComputedStyle = () => ({ getPropertyValue: (name) => name });
+const matchMedia = () => ({ addEventListener: () => {} });
+const Plotly = { react: (place, data, layout) => drawn.push([place, data, layout]) };
+process.on("exit", () => console.log(JSON.stringify(drawn)));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run JavaScript")
+def test_the_script_draws_every_figure_with_its_text_unharmed(tmp_path: Path) -> None:
     page = render_page([chapter(HOSTILE)], title="report")
     script = re.findall(r"<script>(.*?)</script>", page, re.S)[-1]
-    (tmp_path / "page.js").write_text(script)
-    subprocess.run(["node", "--check", tmp_path / "page.js"], check=True)
+    (tmp_path / "page.js").write_text(BROWSER + script)
+    done = subprocess.run(["node", tmp_path / "page.js"], check=True, capture_output=True, text=True)
+    drawn = json.loads(done.stdout)
+    assert [place for place, _, _ in drawn] == ["plot-0", "plot-1"]
+    for _, data, layout in drawn:
+        assert data == [{"x": [1, 2], "y": [3.5, 4.5], "name": HOSTILE}]
+        assert layout["xaxis"]["title"]["text"] == HOSTILE
+        assert layout["xaxis"]["gridcolor"] == "--line"
 
 
 def test_write_page_replaces_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headwater.data.pipeline import Pipeline
-from headwater.data.steps.base import Row
+from headwater.data.steps.base import Image
+from headwater.engine.chain import Chain
 from headwater.loader import DataLoader
 from headwater.store import Dataset
 
@@ -37,9 +39,6 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(float(np.median(values)), min(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:,.4g} ({self.low:,.4g} to {self.high:,.4g})"
 
 
 def race(contenders: Mapping[str, Contender], rounds: int) -> dict[str, list[float]]:
@@ -77,9 +76,10 @@ def bare_read(dataset: Dataset) -> Contender:
 
 
 def torch_loader(dataset: Dataset, pipeline: Pipeline, *, batch_size: int, workers: int) -> Contender:
-    """torch's DataLoader with the same files, decoder and steps; its random numbers are drawn beforehand.
+    """torch's DataLoader over the same files, decoder and steps, at its best.
 
-    Worker processes are kept between rounds.
+    Workers are kept between rounds and fetch a batch at a time, so that they draw in bulk too. Every
+    step runs per sample, as it does for torch's users.
     """
     loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
         MapStyle(dataset, pipeline),
@@ -92,20 +92,36 @@ def torch_loader(dataset: Dataset, pipeline: Pipeline, *, batch_size: int, worke
 
 
 class MapStyle(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """A dataset as torch wants it: one sample at a time, all steps on each."""
+    """A dataset as torch wants it, run by the engine's chain; every epoch draws what epoch 0 draws."""
 
     def __init__(self, dataset: Dataset, pipeline: Pipeline) -> None:
-        self._dataset, self._pipeline = dataset, pipeline
-        drawn = pipeline.draw(dataset.ids, dataset.pixel_sizes(progress=False), seed=0, epoch=0)
-        self._rows: list[list[Row]] = [rows.tolist() for rows in drawn]
+        self._dataset, self._chain = dataset, Chain(pipeline)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
-        position = self._dataset.positions(np.array([place]))
-        image = self._dataset.store.read(position)[0]
-        for step, rows in zip(self._pipeline.steps, self._rows, strict=True):
-            image = step.apply(image, rows[place])
-        tensor = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
-        return tensor, int(self._dataset.index.labels[position[0]])
+        return self.__getitems__([place])[0]
+
+    def __getitems__(self, places: Sequence[int]) -> list[tuple[torch.Tensor, int]]:
+        positions = self._dataset.positions(np.asarray(places, np.int64))
+        index = self._dataset.index
+        made = Made(index.ids[positions])
+        self._chain.run(self._dataset.store.read(positions), made)
+        tensors = (torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))) for image in made.images)
+        return list(zip(tensors, index.labels[positions].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A chunk of samples that must all succeed."""
+
+    ids: NDArray[np.int64]
+    epoch: int = 0
+    images: list[Image] = field(default_factory=list)
+
+    def emit(self, place: int, image: Image) -> None:
+        self.images.append(image)
+
+    def fail(self, place: int, stage: str, error: Exception) -> None:
+        raise error

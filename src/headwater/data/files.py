@@ -113,7 +113,8 @@ class LocalFiles:
 
     def read_range(self, path: str, start: int, length: int) -> Buffer:
         try:
-            return _pread(self._descriptor(path).number, start, length)
+            descriptor = self._descriptor(path)  # a name of its own: it closes when nothing holds it
+            return _pread(descriptor.number, start, length)
         except FileNotFoundError as error:
             raise DatasetNotFound(f"no file {path}; check the address") from error
         except OSError as error:

@@ -40,7 +40,7 @@ class Places:
     offset: Ints
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Index:
     """Columns of a dataset, one row per sample; made by `build` or `load`.
 
@@ -55,14 +55,17 @@ class Index:
     sizes: Ints
     keys: pa.LargeStringArray
     places: Places
-    order: Ints = field(repr=False)
+    order: Ints
     classes: tuple[str, ...] = ()
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     exact_sizes: bool = True
-    notes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Index({len(self)} samples, {len(self.classes)} classes, version {self.version[:8]})"
 
     @property
     def shard(self) -> NDArray[np.int32]:

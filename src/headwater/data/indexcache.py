@@ -42,7 +42,6 @@ class IndexCache:
         folder = cache_folder()
         self._index = folder / f"{name}.arrow"
         self._parts = folder / f"{name}.parts"
-        self._writable = True
 
     def load(self) -> Index | None:
         """The cached index, or None if there is none that can be used."""
@@ -59,8 +58,14 @@ class IndexCache:
 
     def save(self, index: Index) -> None:
         """Keep a finished index and drop the parts that it was made of."""
-        if self._write(self._index, index):
-            shutil.rmtree(self._parts, ignore_errors=True)
+        try:
+            self._index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            index.save(self._index)
+        except OSError as error:
+            place = self._index.parent
+            log.warning("cannot keep the index in %s (%s); set HEADWATER_CACHE", place, error.strerror)
+            return
+        shutil.rmtree(self._parts, ignore_errors=True)
 
     def load_parts(self) -> list[Scan]:
         """What an interrupted build had finished."""
@@ -74,22 +79,15 @@ class IndexCache:
 
     def save_part(self, scans: Sequence[Scan]) -> None:
         """Keep finished scans until the index is complete."""
-        if scans:
-            self._write(self._parts / f"{uuid.uuid4().hex}.arrow", joined(scans))
-
-    def _write(self, path: Path, content: Index | Scan) -> bool:
-        if not self._writable:
-            return False
+        if not scans:
+            return
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if isinstance(content, Index):
-                content.save(path)
-            else:
-                _write_part(path, content)
+            self._parts.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._parts.mkdir(exist_ok=True)
+            _write_part(self._parts / f"{uuid.uuid4().hex}.arrow", joined(scans))
         except OSError as error:
-            self._writable = False
-            log.warning("cannot keep the index in %s (%s); set HEADWATER_CACHE", path.parent, error.strerror)
-        return self._writable
+            # Another process may just have finished and removed the folder; a part is only ever a saving.
+            log.info("cannot keep a part of the index in %s: %s", self._parts, error.strerror)
 
 
 def _write_part(path: Path, scan: Scan) -> None:

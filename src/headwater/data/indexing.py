@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -53,7 +53,7 @@ def open_index(layout: Layout, *, refresh: bool = False, progress: bool | None =
     old = None if refresh else cache.load()
     known = {} if old is None else dict(zip(old.places.shards, old.notes["fingerprints"], strict=True))
     units = sorted(layout.units(known))
-    if old is not None and units == [Unit(*pair) for pair in sorted(known.items())]:
+    if old is not None and all(known.values()) and units == [Unit(*pair) for pair in sorted(known.items())]:
         return old
     done = [] if refresh else cache.load_parts()
     scans = _reuse(units, old, done=done)
@@ -87,27 +87,42 @@ def _scan_missing(
     have = {unit.name for scan in scans for unit in scan.units}
     missing = [unit for unit in units if unit.name not in have]
     batches = [missing[start : start + layout.batch] for start in range(0, len(missing), layout.batch)]
-    pending: list[Scan] = []
-    fresh: list[Scan] = []
-    flushed = time.monotonic()
+    pool = ThreadPoolExecutor(layout.workers, thread_name_prefix="headwater-index")
     with _bar(len(missing), progress) as advance:
-        pool = ThreadPoolExecutor(layout.workers, thread_name_prefix="headwater-index")
-        try:
-            for future in as_completed([pool.submit(layout.scan, batch) for batch in batches]):
-                fresh.append(future.result())
-                pending.append(fresh[-1])
-                advance(len(fresh[-1].units))
-                if time.monotonic() - flushed > FLUSH_SECONDS:
-                    cache.save_part(pending)
-                    pending, flushed = [], time.monotonic()
-        except BaseException:
-            # Ctrl-C too: what is finished is kept for the next attempt.
-            pool.shutdown(wait=True, cancel_futures=True)
-            cache.save_part(pending)
-            raise
-        pool.shutdown()
+        futures = [pool.submit(layout.scan, batch) for batch in batches]
+        fresh = _collect(pool, futures, cache=cache, advance=advance)
     _tell_skipped(fresh)
     return fresh
+
+
+def _collect(
+    pool: ThreadPoolExecutor,
+    futures: Sequence[Future[Scan]],
+    *,
+    cache: IndexCache,
+    advance: Callable[[int], None],
+) -> list[Scan]:
+    """All scans; what is finished is written down every few seconds, and when the build is interrupted."""
+    waiting = set(futures)
+    unwritten: list[Scan] = []
+    written = time.monotonic()
+    try:
+        for future in as_completed(futures):
+            scan = future.result()
+            waiting.discard(future)
+            unwritten.append(scan)
+            advance(len(scan.units))
+            if time.monotonic() - written > FLUSH_SECONDS:
+                cache.save_part(unwritten)
+                unwritten, written = [], time.monotonic()
+    except BaseException:
+        # Ctrl-C too. Scans that were under way are waited for: they are finished work as well.
+        pool.shutdown(wait=True, cancel_futures=True)
+        done = [future for future in waiting if not future.cancelled() and future.exception() is None]
+        cache.save_part([*unwritten, *(future.result() for future in done)])
+        raise
+    pool.shutdown()
+    return [future.result() for future in futures]
 
 
 def _tell_skipped(scans: Sequence[Scan]) -> None:
@@ -122,8 +137,8 @@ def _tell_skipped(scans: Sequence[Scan]) -> None:
 @contextmanager
 def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
     """A function that advances the bar, or does nothing where no bar is wanted."""
-    console = Console(stderr=True)
-    if not total or not (console.is_terminal if wanted is None else wanted):
+    console = Console(stderr=True, force_terminal=wanted)
+    if not total or not console.is_terminal:
         yield lambda count: None
         return
     columns = (TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

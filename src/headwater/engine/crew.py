@@ -30,17 +30,20 @@ class Inline:
 class Crew:
     """`readers` threads that read and `workers` threads that run steps; with 0 workers, none at all.
 
-    Threads start with the first call, and belong to the process that made the crew.
+    Threads start with the first call, and belong to the process that made the crew. `prepare` is called
+    in each worker before its first step.
     """
 
-    def __init__(self, workers: int, readers: int) -> None:
+    def __init__(self, workers: int, readers: int, prepare: Callable[[], None] | None = None) -> None:
         if workers < 0:
             raise WrongUse(f"num_workers is {workers}; it must be 0 or more")
         self.workers = workers
         self.readers = readers if workers else 0
         self._pid = os.getpid()
         self.read: Pool = ThreadPoolExecutor(readers, "headwater-read") if workers else Inline()
-        self.step: Pool = ThreadPoolExecutor(workers, "headwater-step") if workers else Inline()
+        self.step: Pool = (
+            ThreadPoolExecutor(workers, "headwater-step", initializer=prepare) if workers else Inline()
+        )
 
     def check(self) -> None:
         """Raise if this is a forked child: its copy of the crew has no threads and would wait for ever."""

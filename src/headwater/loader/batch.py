@@ -23,6 +23,7 @@ class Batch:
     targets: Targets
     weights: torch.Tensor
     ids: torch.Tensor
+    epoch: int = 0
 
     def __iter__(self) -> Iterator[Any]:
         yield self.inputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from headwater.engine.run import Failure, Task, explain
 from headwater.errors import SampleError, WrongUse
 from headwater.loader.batch import Batch
 from headwater.loader.device import Transfer
-from headwater.loader.landing import Landing, Writing
+from headwater.loader.landing import Arithmetic, Landing
 from headwater.store.dataset import Dataset
 
 Collate = Callable[[list[tuple[torch.Tensor, Any]]], tuple[Any, Any]]
@@ -47,19 +47,19 @@ class BatchSink:
 
     def __init__(self, making: Making) -> None:
         self._making = making
-        self._writing = Writing.of(making.batchwise, on_cpu=making.transfer.on_cpu)
+        self._arithmetic = Arithmetic.of(making.batchwise.steps) if making.transfer.on_cpu else None
         self.batch_bytes = 0
 
     def open(self, task: Task) -> BatchTarget:
-        return BatchTarget(self, task, self._making, self._writing)
+        return BatchTarget(self, task, self._making, self._arithmetic)
 
 
 class BatchTarget:
     """One batch in the making."""
 
-    def __init__(self, sink: BatchSink, task: Task, making: Making, writing: Writing) -> None:
+    def __init__(self, sink: BatchSink, task: Task, making: Making, arithmetic: Arithmetic | None) -> None:
         self._sink, self._task, self._making = sink, task, making
-        self._landing = Landing(len(task.ids), writing, pinned=making.transfer.pinned)
+        self._landing = Landing(len(task.ids), arithmetic, pinned=making.transfer.pinned)
         self._images: dict[int, Image] = {}
         self._fields: dict[str, list[object]] = {}
 
@@ -84,7 +84,7 @@ class BatchTarget:
         targets = self._targets(slots)
         inputs, targets, done = self._collate(slots, targets)
         self._sink.batch_bytes = getattr(inputs, "nbytes", 0)
-        batch = Batch(inputs, targets, torch.ones(len(ids)), torch.from_numpy(np.array(ids)))
+        batch = Batch(inputs, targets, torch.ones(len(ids)), torch.from_numpy(np.array(ids)), self._task.epoch)
         self._making.meter.count(samples=len(ids), batches=1, bytes_raw=self._task.bytes_raw)
         return self._making.transfer.move(batch, lambda moved: self._batch_stage(moved, done))
 
@@ -125,7 +125,7 @@ class BatchTarget:
             sizes = np.broadcast_to(np.array(inputs.shape[-2:], np.int64), (len(ids), 2))
             draws = Draws.of(ids, seed=self._making.seed, epoch=self._task.epoch, step=position)
             inputs = step.apply_batch(inputs, step.draw(draws, sizes))
-        return Batch(inputs, targets, batch.weights, batch.ids)
+        return replace(batch, inputs=inputs, targets=targets)
 
     def _resolve(self, failures: Sequence[Failure]) -> NDArray[np.int64] | None:
         """Which slot serves each place of the batch; None when all serve themselves."""

@@ -1,46 +1,67 @@
 """Where decoded images land: one tensor per batch, written by many threads, slot by slot.
 
-If the batch stage begins with dtype and normalisation and the batch stays on the CPU, values are
-looked up in a table of 256 floats per channel while they are written. The table is made by the very
-steps, so the bits are theirs, and the batch is passed over once instead of four times.
+If the batch stage begins with dtype and normalisation and the batch stays on the CPU, these are done
+here, on what was just written and is still in the cache, instead of on the whole batch afterwards.
+The operations and their order are those of the steps, so the bits are theirs.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwater.data.pipeline import Pipeline
-from headwater.data.steps.base import Image
-from headwater.data.steps.dtype import normalise_table
+from headwater.data.steps.base import Image, Step
+from headwater.data.steps.dtype import Normalize, ToDtype
 from headwater.errors import WrongUse
 
-_STAGED_BELOW = 1 << 15  # smaller images are looked up a lot at a time, larger ones while in cache
+Floats = NDArray[np.float32]
+
+_ALONE_FROM = 1 << 18  # bytes: larger images are normalised one by one, smaller ones a lot at a time
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How values are written, and how many steps of the batch stage that covers."""
+class Arithmetic:
+    """What leading `ToDtype` and `Normalize` steps do to uint8 values, and how many steps that is."""
 
-    table: NDArray[np.float32] | None = None
-    covered: int = 0
+    covered: int
+    scale: ToDtype | None
+    normalize: Normalize | None
 
     @classmethod
-    def of(cls, batchwise: Pipeline, *, on_cpu: bool) -> Writing:
-        found = normalise_table(batchwise.steps) if on_cpu else None
-        return cls(*found) if found else cls()
+    def of(cls, steps: Sequence[Step]) -> Arithmetic | None:
+        """None unless the steps begin by making float32."""
+        first = steps[0] if steps else None
+        if isinstance(first, Normalize):
+            return cls(1, ToDtype("float32", scale=True), first)
+        if not isinstance(first, ToDtype) or first.dtype != "float32":
+            return None
+        second = steps[1] if len(steps) > 1 else None
+        scale = first if first.scale else None
+        return cls(2, scale, second) if isinstance(second, Normalize) else cls(1, scale, None)
+
+    def run(self, values: Floats) -> None:
+        """In place, on (n, channels, height, width)."""
+        with np.errstate(all="ignore"):  # slots that failed hold anything
+            if self.scale is not None and self.scale.divide:
+                values /= np.float32(255.0)
+            elif self.scale is not None:
+                values *= np.float32(1.0 / 255.0)
+            if self.normalize is not None:
+                values -= _per_channel(self.normalize.mean)
+                values /= _per_channel(self.normalize.std)
 
 
 class Landing:
     """The tensor of one batch. Memory is allocated when the first image shows its shape."""
 
-    def __init__(self, count: int, writing: Writing, *, pinned: bool = False) -> None:
+    def __init__(self, count: int, arithmetic: Arithmetic | None, *, pinned: bool = False) -> None:
         self._count = count
-        self._writing = writing
+        self._arithmetic = arithmetic
         self._pinned = pinned
         self._lock = threading.Lock()
         self._shape: tuple[int, ...] = ()
@@ -49,29 +70,24 @@ class Landing:
     def put(self, slot: int, image: Image) -> None:
         if image.shape != self._shape or image.dtype != self._dtype:
             self._settle_shape(image)
-        if self._staged is not None:
-            self._staged[slot] = image
-        elif self._table is None:
-            self._array[slot] = image.transpose(2, 0, 1)
-        else:
-            _look_up(self._table, image[None], self._array[slot : slot + 1])
+        self._array[slot] = image.transpose(2, 0, 1)
+        if self._alone and self._arithmetic is not None:
+            self._arithmetic.run(self._array[slot : slot + 1])
 
     def settle(self, begin: int, end: int) -> None:
         """Slots begin..end-1 have been put, or never will be."""
-        if self._shape and self._staged is not None and self._table is not None:
-            _look_up(self._table, self._staged[begin:end], self._array[begin:end])
+        if self._shape and not self._alone and self._arithmetic is not None:
+            self._arithmetic.run(self._array[begin:end])
 
     @property
     def tensor(self) -> torch.Tensor:
         """The batch; only whole once every slot is settled."""
-        if not self._shape:
-            raise WrongUse("no image has landed in this batch")
         return self._tensor
 
     @property
     def covered(self) -> int:
         """Steps of the batch stage that are already done."""
-        return self._writing.covered if self._table is not None else 0
+        return self._arithmetic.covered if self._arithmetic is not None else 0
 
     def _settle_shape(self, image: Image) -> None:
         with self._lock:
@@ -85,22 +101,24 @@ class Landing:
 
     def _allocate(self, image: Image) -> None:
         height, width, channels = image.shape
-        table = self._writing.table if image.dtype == np.uint8 else None
-        if table is not None and len(table) not in (1, channels):
-            raise WrongUse(f"Normalize has {len(table)} values, the images {channels} channels; give one each")
-        dtype = torch.float32 if table is not None else torch.from_numpy(np.empty(0, image.dtype)).dtype
-        self._tensor = torch.empty(
-            (self._count, channels, height, width), dtype=dtype, pin_memory=self._pinned
-        )
+        if image.dtype != np.uint8:
+            self._arithmetic = None  # a user's function made these numbers: the steps see them as they are
+        elif self._arithmetic is not None:
+            self._check_channels(channels)
+        kind = image.dtype if self._arithmetic is None else np.dtype(np.float32)
+        dtype = torch.from_numpy(np.empty(0, kind)).dtype
+        shape = (self._count, channels, height, width)
+        self._tensor = torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
         self._array = self._tensor.numpy()
-        self._table = None if table is None else np.broadcast_to(table, (channels, 256))
-        staged = table is not None and image.nbytes < _STAGED_BELOW
-        self._staged = np.zeros((self._count, *image.shape), np.uint8) if staged else None
+        self._alone = self._array[0].nbytes >= _ALONE_FROM
         self._dtype = image.dtype
         self._shape = image.shape  # last: other threads look at it without the lock
 
+    def _check_channels(self, channels: int) -> None:
+        normalize = self._arithmetic.normalize if self._arithmetic is not None else None
+        if normalize is not None and len(normalize.mean) not in (1, channels):
+            raise WrongUse(f"mean has {len(normalize.mean)} values, the images {channels} channels; give one each")
 
-def _look_up(table: NDArray[np.float32], images: Image, out: NDArray[np.float32]) -> None:
-    # "clip" because the default mode goes through a buffer; a uint8 is never outside of 256
-    for channel, values in enumerate(table):
-        np.take(values, images[..., channel], out=out[:, channel], mode="clip")
+
+def _per_channel(values: Sequence[float]) -> Floats:
+    return np.array(values, np.float32).reshape(-1, 1, 1)

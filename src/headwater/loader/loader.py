@@ -26,6 +26,7 @@ from headwater.loader.device import Transfer
 from headwater.loader.progress import EpochBar
 from headwater.loader.ranks import find_rank
 from headwater.loader.state import LoaderState
+from headwater.loader.threads import use_one_core
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
 from headwater.store.dataset import Dataset
@@ -100,11 +101,11 @@ class DataLoader:
             Making(dataset, self.pipeline.batchwise, self._transfer, self._meter, seed, on_error, collate_fn)
         )
         self._chain = Chain(self.pipeline.samplewise, seed, limits or Limits())
-        self._crew = Crew(self.num_workers, dataset.store.readers)
-        self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
+        self._crew = Crew(self.num_workers, dataset.store.readers, prepare=use_one_core)
         self._epoch = self._start = 0
         self._resuming = False
-        self._order(0, 0)
+        self._order(0, 0)  # raises for sizes and ranks that cannot be
+        self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
         weakref.finalize(self, self._crew.close)
 
     def __len__(self) -> int:
@@ -173,7 +174,7 @@ class DataLoader:
     def report(self, batch: Batch, *, loss: torch.Tensor) -> None:
         """Tell the loader the loss of each sample of a batch (`reduction="none"`)."""
         values = loss.detach().to("cpu", torch.float32).numpy()
-        self._signals.record(batch.ids.numpy(), values, epoch=self._epoch)
+        self._signals.record(batch.ids.numpy(), values, epoch=batch.epoch)
 
     @property
     def signals(self) -> Signals:

@@ -4,17 +4,17 @@ import struct
 
 import numpy as np
 import pytest
-from pictures import exif, photo
 from PIL import Image, ImageOps
 
 from headwater.data.image.exif import read_orientation, turn
+from pictures import exif, photo
 
 
 def block(order: str, kind: int, value: int, *, tag: int = 0x0112) -> bytes:
     magic = b"II*\0" if order == "<" else b"MM\0*"
     packed = struct.pack(order + ("I" if kind == 4 else "Hxx"), value)
-    entries = struct.pack(order + "HHI", 0x010F, 2, 1) + b"x\0\0\0" + struct.pack(order + "HHI", tag, kind, 1) + packed
-    return magic + struct.pack(order + "IH", 8, 2) + entries + b"\0" * 4
+    maker = struct.pack(order + "HHI", 0x010F, 2, 1) + b"x\0\0\0"
+    return magic + struct.pack(order + "IH", 8, 2) + maker + struct.pack(order + "HHI", tag, kind, 1) + packed
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
-from pictures import SUBSAMPLINGS, exif, jpeg, photo, progressive, resize_frame, save
 from PIL import Image
 
 from headwater.data.image import read_header
 from headwater.errors import SampleCorrupt
+from pictures import SUBSAMPLINGS, exif, jpeg, photo, progressive, resize_frame, save
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
@@ -22,7 +23,7 @@ def test_grey_and_cmyk() -> None:
     grey = read_header(jpeg(photo(8, 9, channels=1)))
     assert (grey.components, grey.subsampling, grey.regionable) == (1, "grey", True)
     cmyk = read_header(save(Image.fromarray(photo(8, 9)).convert("CMYK"), "JPEG"))
-    assert (cmyk.components, cmyk.subsampling, cmyk.regionable) == (4, "", False)
+    assert (cmyk.components, cmyk.subsampling, cmyk.regionable) == (4, "444", False)
 
 
 def test_progressive() -> None:
@@ -91,6 +92,6 @@ def test_more_blocks_than_bits_cannot_be() -> None:
 
 
 def test_an_evenly_coloured_image_is_not_taken_for_a_lie() -> None:
-    flat = photo(2000, 3000) * 0
+    flat = np.zeros((1000, 1500, 3), np.uint8)
     for data in (jpeg(flat, quality=10), jpeg(flat[:, :, :1], quality=1), progressive(flat)):
-        assert read_header(data).size() == (2000, 3000)
+        assert read_header(data).size() == (1000, 1500)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from pictures import jpeg, photo, progressive, resize_frame, save
 
 from headwater.data.image import Limits, read_header
 from headwater.errors import SampleTooLarge, WrongUse
+from pictures import jpeg, photo, progressive, resize_frame, save
 
 FILES = {
     "jpeg": jpeg(photo(40, 60)),

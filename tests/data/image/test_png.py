@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pictures import exif, open_pillow, photo, png, png_chunk, save
 from PIL import Image, ImageFile
 
 from headwater.data.image import decode, read_header
 from headwater.errors import SampleCorrupt, SampleTooLarge
+from pictures import exif, open_pillow, photo, png, png_chunk, save
 
-GREY, COLOUR, PALETTE, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 3, 4, 6
+GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 4, 6
+ADAM7 = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 
 
 def pixels_of(data: bytes, mode: str = "RGB") -> np.ndarray:
@@ -77,11 +78,26 @@ def test_a_size_that_deflate_cannot_reach_is_a_lie() -> None:
         read_header(png(b"\0", width=1 << 20, height=1 << 20, depth=1, kind=GREY))
 
 
-def test_pixels_that_stop_early_are_truncation() -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.97])
+def test_rows_that_never_come_are_truncation_though_pillow_says_nothing(share: float) -> None:
     rows = np.pad(photo(30, 30).reshape(30, -1), ((0, 0), (1, 0))).tobytes()
-    data = png(rows[: len(rows) // 2], width=30, height=30, depth=8, kind=COLOUR)
-    with pytest.raises(SampleCorrupt):
+    data = png(rows[: int(len(rows) * share)], width=30, height=30, depth=8, kind=COLOUR)
+    with pytest.raises(SampleCorrupt, match="truncated"):
         pixels_of(data)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (8, 8), (17, 9)])
+@pytest.mark.parametrize("interlaced", [False, True])
+def test_black_images_are_not_taken_for_truncated(height: int, width: int, interlaced: bool) -> None:
+    size = 0
+    for top, left, down, across in ADAM7 if interlaced else [(0, 0, 1, 1)]:
+        columns = len(range(left, width, across))
+        size += len(range(top, height, down)) * (1 + 3 * columns) if columns else 0
+    data = png(b"\0" * size, width=width, height=height, depth=8, kind=COLOUR, interlaced=interlaced)
+    assert not pixels_of(data).any()
+    short = png(b"\0" * (size - 1), width=width, height=height, depth=8, kind=COLOUR, interlaced=interlaced)
+    with pytest.raises(SampleCorrupt, match="truncated"):
+        pixels_of(short)
 
 
 def test_truncation_is_found_even_where_pillow_was_told_to_bear_it(monkeypatch: pytest.MonkeyPatch) -> None:

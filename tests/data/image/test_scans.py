@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pictures import jpeg, keep_scans, open_pillow, photo, progressive
 
 from headwater.data.image import decode, read_header
 from headwater.errors import SampleCorrupt
+from pictures import Pixels, jpeg, keep_scans, open_pillow, photo, progressive
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
@@ -39,19 +39,33 @@ def test_any_buffer_will_do() -> None:
     assert read_header(memoryview(data)) == read_header(np.frombuffer(data, np.uint8)) == read_header(data)
 
 
-def test_baseline_in_several_scans_needs_all_components() -> None:
-    """One scan per component: made from three grey files, whose coded data is what each scan holds."""
-    pixels = photo(48, 64)
-    parts = [jpeg(pixels[:, :, channel : channel + 1]) for channel in range(3)]
+def in_scans(planes: list[Pixels], factors: list[int]) -> tuple[bytes, list[bytes]]:
+    """A baseline header and a scan per plane, from grey files, whose coded data is what a scan holds."""
+    parts = [jpeg(plane[:, :, None]) for plane in planes]
     scans = [part[part.index(b"\xff\xda") : -2] for part in parts]
     head = parts[0][: parts[0].index(b"\xff\xda")]
     at = head.index(b"\xff\xc0")
-    frame = b"\xff\xc0\x00\x11\x08\x00\x30\x00\x40\x03" + b"".join(bytes([c, 0x11, 0]) for c in (1, 2, 3))
-    head = head[:at] + frame + head[at + 13 :]
+    frame = b"\xff\xc0\x00\x11" + head[at + 4 : at + 9] + b"\x03"
+    frame += b"".join(bytes([number, factor, 0]) for number, factor in enumerate(factors, start=1))
     scans = [scan[:5] + bytes([number]) + scan[6:] for number, scan in enumerate(scans, start=1)]
+    return head[:at] + frame + head[at + 13 :], scans
+
+
+def test_baseline_in_several_scans_needs_all_components() -> None:
+    head, scans = in_scans([photo(48, 64, seed=seed)[:, :, 0] for seed in range(3)], [0x11, 0x11, 0x11])
     data = head + b"".join(scans) + b"\xff\xd9"
     header = read_header(data)
     assert (header.scans, header.progressive, header.subsampling) == (3, False, "444")
     assert np.array_equal(decode(data, header), open_pillow(data))
     with pytest.raises(SampleCorrupt, match="component 3 "):
         read_header(head + scans[0] + scans[1] + b"\xff\xd9")
+
+
+def test_a_subsampling_that_turbojpeg_does_not_know_is_left_to_pillow() -> None:
+    planes = [photo(48, 96)[:, :, 0], photo(48, 32)[:, :, 1], photo(48, 32)[:, :, 2]]
+    head, scans = in_scans(planes, [0x31, 0x11, 0x11])
+    data = head + b"".join(scans) + b"\xff\xd9"
+    header = read_header(data)
+    assert (header.subsampling, header.regionable) == ("", False)
+    assert np.array_equal(decode(data, header), open_pillow(data))
+    assert np.array_equal(decode(data, header, box=(5, 6, 7, 8)), open_pillow(data)[5:12, 6:14])

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pictures import exif, open_pillow, photo, save
 from PIL import Image
 
 from headwater.data.image import decode, read_header, read_sizes
 from headwater.errors import SampleCorrupt
+from pictures import exif, open_pillow, photo, save
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

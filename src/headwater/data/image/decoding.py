@@ -25,8 +25,9 @@ def decode(
     """Pixels as height x width x channels; `header` is what `read_header` gave for the same data.
 
     `box` is (top, left, height, width) in the coordinates of the result without it, and gives exactly
-    that part of it. The result may be a view with negative strides (an EXIF orientation): copy
-    with `np.ascontiguousarray` before torch gets it. Raises `SampleCorrupt`.
+    that part of it; damage below the box may go unnoticed, truncation does not. The result may be a
+    view with negative strides (an EXIF orientation): copy it with `np.ascontiguousarray` before torch
+    gets it. Raises `SampleCorrupt`.
     """
     if box is not None:
         return _decode_box(data, header, box, mode=mode, oriented=oriented)
@@ -48,11 +49,11 @@ def _decode_box(data: Data, header: Header, box: Box, *, mode: str, oriented: bo
 
 
 def _decode_stored(data: Data, header: Header, mode: str) -> Pixels:
-    if not header.subsampling:
+    if not header.subsampling or header.components == 4:
         return pillow.decode(data, header, mode)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(view_bytes(data), "GRAY" if header.components == 1 else "RGB")
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise SampleCorrupt(f"jpeg cannot be decoded: {error}") from error
     if pixels.shape[0] != header.stored_height or pixels.shape[1] != header.stored_width:
         raise SampleCorrupt(f"jpeg of {pixels.shape[:2]} differs from its header: {header}")

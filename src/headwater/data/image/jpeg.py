@@ -30,6 +30,9 @@ _SUBSAMPLINGS = {
     b"\x22\x11\x11": "420",
     b"\x12\x11\x11": "440",
     b"\x41\x11\x11": "411",
+    b"\x11\x11\x11\x11": "444",
+    b"\x21\x11\x11\x21": "422",
+    b"\x22\x11\x11\x22": "420",
 }
 
 _segment = struct.Struct(">BBH").unpack_from
@@ -60,8 +63,9 @@ def read_jpeg(data: Raw, limits: Limits) -> Header:
         scans = count_scans(data, start, ids=ids, progressive=progressive, cap=limits.scans)
     limits.check_seconds(scans, pixels, len(data))
     subsampling = "grey" if components == 1 else _SUBSAMPLINGS.get(factors, "")
+    regionable = subsampling != "" and components < 4
     return Header(
-        "jpeg", height, width, orientation, components, subsampling, progressive, scans, subsampling != ""
+        "jpeg", height, width, orientation, components, subsampling, progressive, scans, regionable
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import zlib
+from collections.abc import Iterator
 
 from headwater.data.image.exif import read_orientation
 from headwater.data.image.header import Header
@@ -12,9 +14,21 @@ from headwater.errors import SampleCorrupt
 _chunk = struct.Struct(">I4s").unpack_from
 _start = struct.Struct(">I4sIIBB").unpack_from
 _CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
+_INDEXED = 3
 _DEPTHS = frozenset((1, 2, 4, 8, 16))
 _DEFLATE_RATIO = 1032
 """Deflate cannot make data smaller than by this."""
+_WHOLE = ((0, 0, 1, 1),)
+_ADAM7 = (
+    (0, 0, 8, 8),
+    (0, 4, 8, 8),
+    (4, 0, 8, 4),
+    (0, 2, 4, 4),
+    (2, 0, 4, 2),
+    (0, 1, 2, 2),
+    (1, 0, 2, 1),
+)
+"""First row, first column, and the distances to the next, of each pass."""
 
 
 def read_png(data: bytes | memoryview, limits: Limits) -> Header:
@@ -69,3 +83,42 @@ def _find_end(data: bytes | memoryview) -> None:
         at += 12 + length
     if at > len(data):
         raise struct.error
+
+
+def holds_all_rows(data: bytes | memoryview) -> bool:
+    """Whether as many bytes are compressed in the file as its pixels take.
+
+    Pillow leaves rows that never come at zero, without a word. Takes an inflation, so it is asked only
+    where the last row came out as zeros.
+    """
+    missing, inflater = _count_row_bytes(data), zlib.decompressobj()
+    for piece in _pixel_chunks(data):
+        while piece and missing > 0:
+            missing -= len(inflater.decompress(piece, 1 << 20))
+            piece = inflater.unconsumed_tail
+    return missing <= 0
+
+
+def is_interlaced(data: bytes | memoryview) -> bool:
+    """Whether the rows come in Adam7's order, so that any of them may be the last."""
+    return data[28] != 0
+
+
+def _count_row_bytes(data: bytes | memoryview) -> int:
+    _, _, width, height, depth, kind = _start(data, 8)
+    bits = depth * (1 if kind == _INDEXED else _CHANNELS[kind])
+    total = 0
+    for top, left, down, across in _ADAM7 if is_interlaced(data) else _WHOLE:
+        rows, columns = -(-(height - top) // down), -(-(width - left) // across)
+        if rows > 0 and columns > 0:
+            total += rows * (1 + (columns * bits + 7) // 8)
+    return total
+
+
+def _pixel_chunks(data: bytes | memoryview) -> Iterator[bytes]:
+    at, name = 8, b""
+    while name != b"IEND":
+        length, name = _chunk(data, at)
+        if name == b"IDAT":
+            yield bytes(data[at + 8 : at + 8 + length])
+        at += 12 + length

@@ -1,7 +1,8 @@
 """Decoding only the box of a JPEG that is needed, with exactly the pixels of a full decode.
 
-All of the file is still unpacked (so damage anywhere is still found), but only what the box needs
-is transformed, upsampled and converted.
+The file is unpacked down to the box's last row, and only what the box needs is transformed,
+upsampled and converted. So damage below the box goes unseen, save one kind: a file without its end
+marker is truncated, and is left to the full decode to refuse, whichever box is asked for.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from headwater.data.image import turbojpeg
-from headwater.data.image.header import Data, Header
+from headwater.data.image.header import Data, Header, view_bytes
 
 Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]
 
 WORTHWHILE_SHARE = 0.6
-"""Of the image's pixels, with the MCUs around the box; above it a full decode is as fast."""
+"""Of the image's pixels, with the columns around the box; above it a full decode is as fast."""
 WORTHWHILE_PIXELS = 160 * 160
 """Of the image; below it the calls cost more than they save."""
 
-_MCUS = {
-    "444": (8, 8, 0, 0),
-    "422": (8, 16, 0, 1),
-    "420": (16, 16, 1, 1),
-    "440": (16, 8, 1, 0),
-    "411": (8, 32, 0, 0),
-    "grey": (8, 8, 0, 0),
-}
-"""Height and width of an MCU; rows and columns around a pixel that smooth upsampling of chroma looks at."""
+_EOI = b"\xff\xd9"
+_TAIL = 4096
+"""Where the end marker is looked for: some cameras and tools pad their files."""
+
+_COLUMNS = {"444": (8, 0), "422": (16, 1), "420": (16, 1), "440": (8, 0), "411": (32, 0), "grey": (8, 0)}
+"""Width of an MCU, and columns beside a pixel that the smooth upsampling of chroma looks at.
+
+Rows need neither: the library keeps the rows above and below that it needs by itself.
+"""
 
 
 def decode_region(data: Data, header: Header, box: Box, *, always: bool = False) -> Pixels | None:
@@ -45,8 +46,14 @@ def decode_region(data: Data, header: Header, box: Box, *, always: bool = False)
     area = _grow(header, box)
     if not always and not (_is_worthwhile(header, area) and region_available()):
         return None
+    if not _has_end(view_bytes(data)):
+        return None
     decoder = turbojpeg.decoder()
     return None if decoder is None else _decode_area(decoder, data, header=header, area=area, box=box)
+
+
+def _has_end(data: bytes | memoryview) -> bool:
+    return data[-2:] == _EOI or _EOI in bytes(data[-_TAIL:])
 
 
 def _is_worthwhile(header: Header, area: Box) -> bool:
@@ -70,15 +77,14 @@ def _decode_area(
 
 
 def _grow(header: Header, box: Box) -> Box:
-    """Top, left, bottom and right of the MCUs that decide the box's pixels."""
-    tall, wide, rows, columns = _MCUS[header.subsampling]
-    top = max(0, box[0] - rows) // tall * tall
-    left = max(0, box[1] - columns) // wide * wide
-    bottom = min(header.stored_height, -(-(box[0] + box[2] + rows) // tall) * tall)
-    right = min(header.stored_width, -(-(box[1] + box[3] + columns) // wide) * wide)
-    if columns and left and right - left <= 4:
+    """Top, left, bottom and right of what must be decoded to have the box's pixels."""
+    top, left, height, width = box
+    wide, margin = _COLUMNS[header.subsampling]
+    right = min(header.stored_width, -(-(left + width + margin) // wide) * wide)
+    left = max(0, left - margin) // wide * wide
+    if margin and left and right - left <= 4:
         left -= wide  # libjpeg upsamples a chroma plane of two columns or fewer without smoothing
-    return top, left, bottom, right
+    return top, left, top + height, right
 
 
 @cache

@@ -10,7 +10,7 @@ import ctypes
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import c_int, c_size_t, c_void_p
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files
@@ -93,8 +93,13 @@ def decoder() -> Decoder | None:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The first library at hand that has the TurboJPEG 3 calls, or None."""
-    for name in _candidates():
+    """The library of this process, or None where no candidate has the TurboJPEG 3 calls."""
+    return load_first(_candidates())
+
+
+def load_first(names: Iterable[str]) -> ctypes.CDLL | None:
+    """The first library of these names or paths that has the TurboJPEG 3 calls, or None."""
+    for name in names:
         try:
             return _declare(ctypes.CDLL(name))
         except (OSError, AttributeError):  # not there, or older than TurboJPEG 3

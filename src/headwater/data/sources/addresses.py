@@ -29,6 +29,8 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _SHARD = re.compile(r"(?i)\.(tar|parquet)$")
 _IMAGE = re.compile(r"(?i)\.(" + "|".join(IMAGE_SUFFIXES) + ")$")
+_DIRECT = re.compile(r"(?i)[^/]*\.(tar|parquet)$")
+_ENDINGS = tuple(f".{suffix}" for suffix in SHARDS)
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -179,8 +181,7 @@ def _inside_bucket(files: Files, path: str, split: str | None) -> _Part:
         narrowed = listing.filter(pc.starts_with(listing.column("path"), below))
         if narrowed.num_rows:
             listing, path, split = narrowed, below.rstrip("/"), None
-    start = len(path) + 1 if path else 0
-    layout = _layout_of_names([name[start:] for name in listing.column("path").to_pylist()])
+    layout = _layout_of_listing(listing, path)
     if layout is None:
         raise DatasetNotFound(f"no image, .tar or .parquet file below {path or 'the bucket'}; check it")
     if layout != "folder":
@@ -202,11 +203,20 @@ def _shards_of(listing: pa.Table, layout: str, *, path: str, split: str | None) 
     return layout, path, found
 
 
+def _layout_of_listing(listing: pa.Table, path: str) -> str | None:
+    """The layout of a bucket's folder, from its shards and its first image: there may be millions."""
+    names = pc.utf8_slice_codeunits(listing.column("path"), len(path) + 1 if path else 0)
+    shards = names.filter(pc.match_substring_regex(names, rf"{_SHARD.pattern}|{COMPRESSED.pattern}"))
+    image = pc.index(pc.match_substring_regex(names, _IMAGE.pattern), True).as_py()
+    first = [names[image].as_py()] if image >= 0 else []
+    return _layout_of_names(sorted([*shards.to_pylist(), *first]))
+
+
 def _layout_of_folder(path: str) -> str:
     """Shards directly in the folder decide; else the first image or shard below it, without a full walk."""
-    direct = _layout_of_names(sorted(os.listdir(path)), shards_only=True)
-    if direct:
-        return direct
+    layout = _layout_of_names(os.listdir(path))
+    if layout:
+        return layout
     for _, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         layout = _layout_of_names(names)
@@ -215,16 +225,16 @@ def _layout_of_folder(path: str) -> str:
     return "folder"
 
 
-def _layout_of_names(found: Sequence[str], *, shards_only: bool = False) -> str | None:
-    direct = {match[1].lower() for name in found if "/" not in name and (match := _SHARD.search(name))}
+def _layout_of_names(found: Sequence[str]) -> str | None:
+    """What names below a folder make of it; shards directly in it win over pictures beside them."""
+    shards = [name for name in found if name.lower().endswith(_ENDINGS)]
+    direct = {match[1].lower() for name in shards if (match := _DIRECT.match(name))}
     if len(direct) > 1:
         raise WrongUse("the folder holds .tar and .parquet files at once; name one kind with a pattern")
     if direct:
         return SHARDS[direct.pop()]
-    if any(COMPRESSED.search(name) for name in found if "/" not in name):
+    if not any(map(_IMAGE.search, found)) and any(map(COMPRESSED.search, found)):
         raise DatasetError("compressed tars, whose members cannot be read in place; decompress them")
-    if shards_only:
-        return None
     for name in found:
         if _IMAGE.search(name):
             return "folder"

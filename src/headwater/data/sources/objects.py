@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 
 import obstore
 import pyarrow as pa
@@ -30,6 +31,7 @@ _LOOKUP = "/latest/"
 """In the address that hands credentials to machines in a cloud: asked only when none were given."""
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
+_WHOLE_SECONDS = 600  # a whole row group over a slow link
 _RETRY_SECONDS = 30
 
 
@@ -40,7 +42,8 @@ class S3Files:
 
     def __init__(self, bucket: str, storage: Mapping[str, str]) -> None:
         self._bucket = bucket
-        self._process = os.getpid()
+        self._process = _process_of_first_use()
+        self._check_process()
         self._endpoint = storage.get("endpoint") or _endpoint_of_environment()
         self._store = _connect(bucket, storage, endpoint=self._endpoint)
         self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="headwater-s3")
@@ -130,6 +133,12 @@ class S3Files:
             raise _explained(error, where, endpoint=self._endpoint) from error
 
 
+@cache
+def _process_of_first_use() -> int:
+    """obstore hangs in every forked child of this process, with a new client too; spawned ones start anew."""
+    return os.getpid()
+
+
 _CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or pass storage={...}"
 
 
@@ -170,7 +179,8 @@ def _connect(bucket: str, storage: Mapping[str, str], *, endpoint: str) -> S3Sto
             client_options={
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
-                "timeout": timedelta(seconds=_READ_SECONDS),
+                "read_timeout": timedelta(seconds=_READ_SECONDS),
+                "timeout": timedelta(seconds=_WHOLE_SECONDS),
             },
             retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)},
         )

@@ -97,8 +97,11 @@ class ParquetSource:
     def _footer(self, shard: int) -> _Footer:
         def load() -> _Footer:
             self._refuse_changed(shard)
-            with _open(self._files, self._paths[shard], self._sizes[shard]) as file:
-                return _Footer(file.metadata, ImageSchema.of(file.schema_arrow, self._options))
+            try:
+                with _open(self._files, self._paths[shard], self._sizes[shard]) as file:
+                    return _Footer(file.metadata, ImageSchema.of(file.schema_arrow, self._options))
+            except (pa.ArrowException, OSError) as error:
+                raise SampleCorrupt(f"footer of {self._paths[shard]} cannot be read: {error}") from error
 
         return self._footers.get(shard, load)
 

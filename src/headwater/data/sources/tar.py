@@ -95,7 +95,7 @@ class TarLayout:
         self.identity = msgspec.json.encode(["tar", address.uri, options.shape()]).decode()
         self.images = _extensions(options.image) or IMAGE_SUFFIXES
         self.workers = 16 if address.files.remote else 2
-        self._label = (options.label or "cls").lower()
+        self._label = options.label or "cls"
         self._fields = options.fields
         self._files = address.files
         self._shards = ShardNames(address)
@@ -115,10 +115,10 @@ class TarLayout:
         lacking = len(samples) - len(usable)
         return Scan((unit,), rows, skipped={"samples without an image": lacking} if lacking else {})
 
-    def _samples(self, window: Window, path: str) -> tuple[list[_Sample], dict[str, str]]:
+    def _samples(self, window: Window, path: str) -> tuple[list[_Sample], dict[str, str | None]]:
         """Samples of a shard and their labels, which are read while the window is over them."""
         samples: dict[str, _Sample] = {}
-        labels: dict[str, str] = {}
+        labels: dict[str, str | None] = {}
         extension, _, key = self._label.partition(":")
         for member in read_members(window, path):
             base, suffix = split_name(member.name)
@@ -128,8 +128,8 @@ class TarLayout:
             if suffix in sample.members:
                 raise DatasetError(f"tar {path} holds {base}.{suffix} twice; names in a shard must be unique")
             sample.members[suffix] = member
-            if suffix == extension and (label := _label_text(window, member, key, path=path)) is not None:
-                labels[base] = label
+            if suffix == extension.lower():
+                labels[base] = _label_text(window, member, key, path=path)
         return list(samples.values()), labels
 
     def _rows(self, samples: Sequence[_Sample], unit: str) -> pa.Table:

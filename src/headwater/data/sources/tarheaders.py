@@ -22,6 +22,7 @@ _REGULAR = b"\x0007"
 _WITHOUT_DATA = b"123456"
 _EXTENSIONS = b"xgLK"
 _ZEROS = bytes(BLOCK)
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 
 
 class Member(NamedTuple):
@@ -67,6 +68,8 @@ def read_members(window: Window, shard: str) -> Iterator[Member]:
         extension = _Extension()
         while offset + BLOCK <= window.size:
             header = window.bytes(offset, BLOCK)
+            if not offset:
+                _refuse_compressed(header)
             if header == _ZEROS:
                 return
             kind, size = _checked(header)
@@ -119,6 +122,12 @@ def _checked(header: bytes) -> tuple[int, int]:
     if kind == ord("S"):
         raise ValueError("a sparse member, which cannot be read in place")
     return kind, _number(header[124:136])
+
+
+def _refuse_compressed(start: bytes) -> None:
+    for magic, name in _COMPRESSED.items():
+        if start.startswith(magic):
+            raise ValueError(f"it is compressed with {name} and cannot be read in place; decompress it")
 
 
 def _number(field: bytes) -> int:

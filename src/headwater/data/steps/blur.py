@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from headwater.data.randomness import Draws
 from headwater.data.steps.arguments import settle, to_range, to_size
 from headwater.data.steps.base import Image, Row, Rows, Sizes, Step
-from headwater.data.steps.tensors import functional, to_image, to_tensor, torch_module
+from headwater.data.steps.tensors import functional, to_image, to_planes, torch_module
 from headwater.errors import SampleError, WrongUse
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class GaussianBlur(Step):
         if image.shape[0] <= height // 2 or image.shape[1] <= width // 2:
             size = f"{image.shape[0]} x {image.shape[1]} pixels"
             raise SampleError(f"image of {size} is too small for a blur of {height} x {width}; resize first")
-        return to_image(blur(to_tensor(image), width, height, sigma=float(row[0])))
+        return to_image(blur(to_planes(image), width, height, sigma=float(row[0])))
 
 
 def blur(image: torch.Tensor, width: int, height: int, *, sigma: float) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Colour functions on one image tensor (channels, height, width), with torchvision's arithmetic.
 
 The order of float operations is torchvision's on purpose: it is what makes the pixels equal. Images are
-uint8 (0..255) or float (0..1); one or three channels.
+uint8 (0..255) or float (0..1), of one or three channels that lie one after the other in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ def brightness(image: torch.Tensor, factor: float) -> torch.Tensor:
 def contrast(image: torch.Tensor, factor: float) -> torch.Tensor:
     """Away from (factor above 1) or towards (below 1) the image's mean grey."""
     grey = _whole_grey(image) if image.shape[0] == 3 else image.float()
-    # With dimensions: a tensor without any counts as a Python number, which torch rounds differently.
     return _blend(image, grey.mean().view(1, 1, 1), factor)
 
 
@@ -89,7 +88,7 @@ def solarize(image: torch.Tensor, threshold: float) -> torch.Tensor:
 
 def autocontrast(image: torch.Tensor) -> torch.Tensor:
     """Stretch each channel to the full range; a channel of one value stays as it is."""
-    values = image.float()
+    values = image.to(torch_module().float32, copy=True)
     low, high = values.amin((1, 2), keepdim=True), values.amax((1, 2), keepdim=True)
     flat = low == high
     spread = high.sub_(low).mul_(1.0 / 255.0).masked_fill_(flat, 1.0)

@@ -14,7 +14,7 @@ from headwater.data.steps import colours
 from headwater.data.steps.arguments import settle, to_float, to_range
 from headwater.data.steps.base import Image, Row, Rows, Sizes, Step
 from headwater.data.steps.flip import draw_coin
-from headwater.data.steps.tensors import to_image, to_tensor
+from headwater.data.steps.tensors import to_image, to_planes
 from headwater.errors import WrongUse
 
 _CHANGES = (colours.brightness, colours.contrast, colours.saturation, colours.hue)
@@ -51,7 +51,7 @@ class ColorJitter(Step):
         return rows
 
     def apply(self, image: Image, row: Row) -> Image:
-        tensor, ranges = to_tensor(image), self._ranges()
+        tensor, ranges = to_planes(image), self._ranges()
         for change in _ORDERS[int(row[0])]:
             if ranges[change] is not None:
                 tensor = _CHANGES[change](tensor, float(row[1 + change]))
@@ -73,7 +73,7 @@ class Grayscale(Step):
             raise WrongUse(f"num_output_channels is {self.num_output_channels!r}; allowed: 1, 3")
 
     def apply(self, image: Image, row: Row) -> Image:
-        return to_image(colours.grey(to_tensor(image), self.num_output_channels))
+        return to_image(colours.grey(to_planes(image), self.num_output_channels))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RandomGrayscale(Step):
         return draw_coin(draws, self.p)
 
     def apply(self, image: Image, row: Row) -> Image:
-        return to_image(colours.grey(to_tensor(image), image.shape[2])) if row[0] else image
+        return to_image(colours.grey(to_planes(image), image.shape[2])) if row[0] else image
 
 
 def _to_factors(name: str, value: Jitter) -> tuple[float, float] | None:

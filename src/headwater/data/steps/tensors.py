@@ -44,6 +44,15 @@ def to_tensor(image: Image) -> torch.Tensor:
     return torch_module().from_numpy(image).permute(2, 0, 1)  # type: ignore[no-any-return]
 
 
+def to_planes(image: Image) -> torch.Tensor:
+    """Channel by channel in memory, copied unless it lies so already; for float arithmetic.
+
+    Torch's float kernels round a vector and a left-over element differently, so equal layout is what makes
+    equal pixels, and torchvision's images lie channel by channel.
+    """
+    return to_tensor(image).contiguous()
+
+
 def to_batch(image: Image) -> torch.Tensor:
     """A view as a batch of one whose layout torch takes for channels_last, and so keeps for the result.
 

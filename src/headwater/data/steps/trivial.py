@@ -17,7 +17,7 @@ from headwater.data.randomness import Draws
 from headwater.data.steps import colours, warp
 from headwater.data.steps.arguments import InterpolationName, settle, to_choice, to_fill, to_int
 from headwater.data.steps.base import Image, Row, Rows, Sizes, Step
-from headwater.data.steps.tensors import to_image, to_tensor, torch_module
+from headwater.data.steps.tensors import to_image, to_planes, torch_module
 from headwater.errors import WrongUse
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class TrivialAugmentWide(Step):
         if operation == "Identity":
             return image
         strength = self.strength(operation, int(row[1]), row[2])
-        return to_image(self._change(to_tensor(image), operation, strength))
+        return to_image(self._change(to_planes(image), operation, strength))
 
     def strength(self, operation: str, number: int, sign: float) -> float:
         """The number of degrees, pixels, bits or the factor that a row stands for."""

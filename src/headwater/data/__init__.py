@@ -1,0 +1,1 @@
+"""Datasets as they lie, and the chain of steps as data: index, sources, randomness, steps, pipeline. No torch."""

@@ -1,0 +1,47 @@
+"""What every test may use: a private cache, small datasets in each layout, a real S3 server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datasets import Photo, make_photos, write_folder, write_parquets, write_tars
+from seaweed import S3Server, run_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Indexes go here, never into the user's own cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADWATER_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def photos() -> list[Photo]:
+    return make_photos()
+
+
+@pytest.fixture(scope="session")
+def photo_folder(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo]) -> Path:
+    """Shared by all tests: copy it before changing anything in it."""
+    return write_folder(tmp_path_factory.mktemp("folder"), photos)
+
+
+@pytest.fixture(scope="session")
+def photo_tars(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo]) -> Path:
+    return write_tars(tmp_path_factory.mktemp("tars"), photos)
+
+
+@pytest.fixture(scope="session")
+def photo_parquet(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo]) -> Path:
+    return write_parquets(tmp_path_factory.mktemp("parquet"), photos)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with run_server(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server

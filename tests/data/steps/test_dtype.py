@@ -1,0 +1,94 @@
+"""Number types and normalisation: bit for bit torchvision's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from referee import F, as_tensor, picture, v1
+
+from headwater.data.steps.dtype import DTYPES, Normalize, ToDtype, normalise_table
+from headwater.data.steps.erasing import RandomErasing
+from headwater.errors import WrongUse
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NO_ROWS = np.empty((2, 0))
+
+
+def batch_of(count=2):
+    return torch.stack([as_tensor(picture(33, 21, seed=seed)) for seed in range(count)])
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("name", DTYPES)
+def test_to_dtype_is_torchvisions_both_ways(name, scale):
+    dtype = getattr(torch, name)
+    there = ToDtype(dtype, scale=scale).apply_batch(batch_of(), NO_ROWS)
+    assert torch.equal(there, F.to_dtype(batch_of(), dtype, scale=scale))
+    back = ToDtype("uint8", scale=scale).apply_batch(there.clone(), NO_ROWS)
+    assert torch.equal(back, F.to_dtype(there, torch.uint8, scale=scale))
+
+
+def test_dividing_is_what_the_first_torchvision_does():
+    image = picture(40, 40)
+    ours = ToDtype("float32", scale=True, divide=True).apply_batch(as_tensor(image)[None], NO_ROWS)
+    assert torch.equal(ours[0], v1.functional.to_tensor(image))
+    multiplied = ToDtype("float32", scale=True).apply_batch(as_tensor(image)[None], NO_ROWS)
+    assert not torch.equal(ours, multiplied)
+
+
+def test_normalize_is_torchvisions():
+    floats = F.to_dtype(batch_of(), torch.float32, scale=True)
+    theirs = F.normalize(floats, list(MEAN), list(STD))
+    assert torch.equal(Normalize(MEAN, STD).apply_batch(floats.clone(), NO_ROWS), theirs)
+    assert torch.equal(Normalize(MEAN, STD).apply_batch(batch_of(), NO_ROWS), theirs)
+
+
+def test_one_image_gets_the_bits_that_a_batch_gets():
+    image = picture(33, 21, seed=1)
+    whole = Normalize(MEAN, STD).apply_batch(batch_of(), NO_ROWS)
+    alone = Normalize(MEAN, STD).apply(image, ())
+    assert (alone == whole[1].permute(1, 2, 0).numpy()).all()
+    assert (image == picture(33, 21, seed=1)).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "channels", "covered"),
+    [
+        ([ToDtype("float32", scale=True), Normalize(MEAN, STD)], 3, 2),
+        ([Normalize(MEAN, STD)], 3, 1),
+        ([ToDtype("float32", scale=True)], 1, 1),
+        ([ToDtype("float32", scale=True, divide=True), Normalize([0.5], [0.5]), RandomErasing()], 1, 2),
+    ],
+)
+def test_the_table_holds_what_the_steps_make(steps, channels, covered):
+    table, count = normalise_table(steps)
+    assert (table.shape, table.dtype, count) == ((channels, 256), np.float32, covered)
+    batch = batch_of()
+    expected = batch
+    for step in steps[:covered]:
+        expected = step.apply_batch(expected, NO_ROWS)
+    looked_up = np.stack([table[c % channels][batch.numpy()[:, c]] for c in range(3)], axis=1)
+    assert (looked_up == expected.numpy()).all()
+
+
+@pytest.mark.parametrize(
+    "steps", [[], [RandomErasing(), Normalize(MEAN, STD)], [ToDtype("float16", scale=True)]], ids=str
+)
+def test_no_table_where_the_steps_are_others(steps):
+    assert normalise_table(steps) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ToDtype("int3"), "dtype is 'int3'; allowed: bfloat16"),
+        (lambda: ToDtype("float32", scale=1), "scale is 1"),
+        (lambda: Normalize(MEAN, (1, 0, 1)), "no value may be 0"),
+        (lambda: Normalize(MEAN, (1, 1)), "mean has 3 values and std 2"),
+        (lambda: Normalize((0.1, 0.2), (1, 1)).apply_batch(batch_of(), NO_ROWS), "3 channels"),
+    ],
+)
+def test_wrong_arguments_are_named(make, text):
+    with pytest.raises(WrongUse, match=text):
+        make()

@@ -1,0 +1,65 @@
+"""A forked child is told what is wrong instead of waiting for threads that it does not have."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater import transforms as T
+from headwater.errors import ForkedUse
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.timeout(60),
+]
+
+
+def in_child(call: Callable[[], object]) -> str:
+    """The name and text of what the call raises in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        answer = "nothing"
+        try:
+            call()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer = file.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+@pytest.fixture
+def loader(photo_folder: Path) -> hw.DataLoader:
+    return hw.DataLoader(hw.open(photo_folder), [T.Resize((8, 8))], batch_size=4, num_workers=2)
+
+
+def test_a_loader_made_by_the_parent(loader: hw.DataLoader) -> None:
+    list(loader)
+    answer = in_child(lambda: next(iter(loader)))
+    assert answer.startswith(ForkedUse.__name__)
+    assert str(os.getpid()) in answer and "spawn" in answer
+
+
+def test_an_iterator_that_the_parent_began(loader: hw.DataLoader) -> None:
+    batches = iter(loader)
+    next(batches)
+    assert in_child(lambda: [next(batches) for _ in range(9)]).startswith(ForkedUse.__name__)
+
+
+def test_a_loader_made_in_the_child_works(photo_folder: Path) -> None:
+    def load() -> None:
+        made = hw.DataLoader(hw.open(photo_folder), [T.Resize((8, 8))], batch_size=4, num_workers=2)
+        sys.exit(str(sum(len(batch) for batch in made)))
+
+    assert in_child(load) == f"SystemExit: {len(hw.open(photo_folder))}"
