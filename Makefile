@@ -25,7 +25,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" $(if $(DATA),--data "$(DATA)"); done
+	set -e; for file in $$(grep -l __main__ benchmarks/*.py); do echo "== $$file"; $(BIN)/python "$$file" $(if $(DATA),--data "$(DATA)"); done
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ SIZES = (10_000, 1_000_000, 10_000_000)
 LOOKED_UP = 4096
 SLICE = 256
 FLAT = 3.0
-"""Seconds per sample may differ by this factor between 1e6 and 1e7: caches of a CPU end somewhere."""
+"""Seconds per sample may grow by this factor over three orders of magnitude: the caches of a CPU end somewhere."""
 _BLOCK = 1 << 16
 
 
@@ -39,12 +40,23 @@ def best(call: Callable[[], object], times: int) -> float:
     return min(found)
 
 
+def peak(call: Callable[[], object]) -> float:
+    """Most bytes that were allocated at once; numpy tells tracemalloc of its arrays."""
+    tracemalloc.start()
+    try:
+        call()
+        return float(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
 def make_keys(count: int) -> pa.Array:
     """class-000/00000000.jpg and so on, made in bulk."""
     numbers = np.arange(count)
     classes = pc.utf8_lpad(pa.array(numbers % 1000).cast(pa.large_string()), 3, "0")
     names = pc.utf8_lpad(pa.array(numbers).cast(pa.large_string()), 8, "0")
-    return pc.binary_join_element_wise("class-", classes, "/", names, ".jpg", pa.scalar("", pa.large_string()))
+    text = [pa.scalar(piece, pa.large_string()) for piece in ("class-", "/", ".jpg", "")]
+    return pc.binary_join_element_wise(text[0], classes, text[1], names, text[2], text[3])
 
 
 def draw_all(ids: NDArray[np.int64]) -> None:
@@ -77,6 +89,8 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     found["slice"] = best(lambda: Shuffled(count, derive_key(count)).take(middle, middle + SLICE), 5)
     found["order"] = best(lambda: take_all(Shuffled(count, derive_key(count))), times)
     found["draws"] = best(lambda: draw_all(index.ids), times)
+    found["order peak"] = peak(lambda: take_all(Shuffled(count, derive_key(count)))) / count
+    found["draws peak"] = peak(lambda: draw_all(index.ids)) / count
     found["memory"], found["file"] = index.nbytes / count, path.stat().st_size / count
     path.unlink()
     return found
@@ -100,18 +114,22 @@ def rows_of(found: dict[int, dict[str, float]]) -> tuple[tuple[Cell, ...], ...]:
     rows.append((f"order: {SLICE} places in mid-epoch (us)", *(f"{1e6 * found[n]['slice']:.0f}" for n in found)))
     rows.append(("index: bytes/sample in memory", *(f"{found[n]['memory']:.1f}" for n in found)))
     rows.append(("index: bytes/sample on disk", *(f"{found[n]['file']:.1f}" for n in found)))
-    rows.append(("order and draws: bytes/sample kept", *("0" for _ in found)))
+    for name in ("order peak", "draws peak"):
+        title = f"{name.split()[0]}: most bytes/sample held while an epoch is made by blocks of {_BLOCK}"
+        rows.append((title, *(f"{found[n][name]:.1f}" for n in found)))
     return tuple(rows)
 
 
 def bars_of(found: dict[int, dict[str, float]]) -> list[Bar]:
-    """Flat between the two largest sizes; at the smallest, fixed costs show."""
-    *_, small, large = found
+    """The largest size against the cheapest of the smaller ones."""
+    *smaller, largest = found
     bars = []
-    for name in PER_SAMPLE:
-        factor = (found[large][name] / large) / (found[small][name] / small)
-        bars.append(Bar(f"{name}, per sample, {large:.0e} over {small:.0e}", f"under {FLAT:g}x", f"{factor:.2f}x", factor < FLAT))
-    ratio = found[large]["memory"] / found[small]["memory"]
+    for name in (*PER_SAMPLE, "position_of", "slice"):
+        costs = {count: found[count][name] / (count if name in PER_SAMPLE else 1) for count in found}
+        factor = costs[largest] / min(costs[count] for count in smaller)
+        what = f"{name}: seconds at {largest:.0e} over the least at fewer ids"
+        bars.append(Bar(what, f"under {FLAT:g}x", f"{factor:.2f}x", factor < FLAT))
+    ratio = found[largest]["memory"] / min(found[count]["memory"] for count in smaller)
     bars.append(Bar("bytes per sample, the same", "under 1.05x", f"{ratio:.3f}x", ratio < 1.05))
     return bars
 

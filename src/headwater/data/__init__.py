@@ -1,1 +1,1 @@
-"""Datasets as they lie, and the chain of steps as data: index, sources, randomness, steps, pipeline. No torch."""
+"""Datasets as they lie, and the chain as data: index, sources, randomness, steps, pipeline, codecs."""

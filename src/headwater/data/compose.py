@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from headwater.data.foreign import is_foreign, recognise
@@ -64,8 +65,8 @@ def _unfold(pipeline: Pipeline, *, first: bool) -> list[Step]:
 
 
 def _check_order(steps: Sequence[Step]) -> None:
-    for position, step in enumerate(steps):
-        if position and isinstance(step, Decode):
-            raise WrongUse(f"Decode is transform {position}; it must be the first")
-        if isinstance(step, MixStep) and any(not isinstance(later, MixStep) for later in steps[position:]):
-            raise WrongUse(f"{step.name} is transform {position} of {len(steps)}; it must come last")
+    for step, following in pairwise(steps):
+        if isinstance(following, Decode):
+            raise WrongUse(f"decode comes after {step.name}; it must be the first")
+        if isinstance(step, MixStep) and not isinstance(following, MixStep):
+            raise WrongUse(f"{step.name} comes before {following.name}; it must be the last")

@@ -60,7 +60,9 @@ def test_extreme_shapes_do_fall_back_and_others_retry():
 
 def test_random_area_covers_scale_and_ratio():
     count = 20_000
-    rows = RandomArea(scale=(0.2, 0.5), ratio=(0.5, 2.0)).draw(draws_of(range(count)), tiled(1000, 1000, count))
+    rows = RandomArea(scale=(0.2, 0.5), ratio=(0.5, 2.0)).draw(
+        draws_of(range(count)), tiled(1000, 1000, count)
+    )
     area, aspect = rows[:, 2] * rows[:, 3] / 1e6, rows[:, 3] / rows[:, 2]
     assert 0.198 < area.min() < 0.205
     assert 0.495 < area.max() < 0.502

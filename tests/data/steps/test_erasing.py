@@ -75,7 +75,10 @@ def test_erasing_happens_with_probability_p():
         (lambda: RandomErasing(2), "p is 2"),
         (lambda: RandomErasing(scale=(0.1, 1.5)), "scale is 1.5"),
         (lambda: RandomErasing(value="noise"), "value is 'noise'"),
-        (lambda: RandomErasing(value=(1, 2)).apply_batch(batch_of(1), np.array([[0, 0, 5, 5, 1]])), "3 channels"),
+        (
+            lambda: RandomErasing(value=(1, 2)).apply_batch(batch_of(1), np.array([[0, 0, 5, 5, 1]])),
+            "3 channels",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(make, text):

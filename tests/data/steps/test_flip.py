@@ -12,7 +12,8 @@ from headwater.errors import WrongUse
 
 
 @pytest.mark.parametrize(
-    ("step", "referee"), [(RandomHorizontalFlip(), F.horizontal_flip), (RandomVerticalFlip(), F.vertical_flip)]
+    ("step", "referee"),
+    [(RandomHorizontalFlip(), F.horizontal_flip), (RandomVerticalFlip(), F.vertical_flip)],
 )
 def test_a_flip_is_torchvisions_and_a_view(step, referee):
     image = picture(9, 14)

@@ -52,7 +52,9 @@ def test_a_colour_per_channel_fills_what_is_outside():
 
 
 def test_every_operation_strength_and_sign_is_drawn():
-    rows = TrivialAugmentWide().draw(Draws.of(np.arange(9000), seed=1, epoch=0, step=0), np.full((9000, 2), 9))
+    rows = TrivialAugmentWide().draw(
+        Draws.of(np.arange(9000), seed=1, epoch=0, step=0), np.full((9000, 2), 9)
+    )
     for column, count in ((0, 14), (1, 31)):
         assert np.bincount(rows[:, column].astype(int), minlength=count).min() > 0.7 * 9000 / count
     assert set(rows[:, 2]) == {-1.0, 1.0}

@@ -152,7 +152,8 @@ class FolderLayout:
 
     def _reason_to_skip(self, entry: os.DirEntry[str]) -> str | None:
         """None for an image, "" for what is no image, else what to tell the user."""
-        is_image = entry.name.rpartition(".")[2].lower() in _SUFFIXES
+        _, dot, suffix = entry.name.rpartition(".")
+        is_image = bool(dot) and suffix.lower() in _SUFFIXES
         if entry.is_symlink():
             if (is_image or entry.is_dir()) and not self._is_inside(os.path.realpath(entry.path)):
                 return "links that leave the folder"

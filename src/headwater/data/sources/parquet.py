@@ -31,6 +31,7 @@ CHEAP_BYTES = 16
 """A text column that takes more bytes per row than this in its file is not kept in the index."""
 
 _ROW_BITS = 32
+_CHUNK_BYTES = 512  # headers and a small dictionary, whatever the number of rows
 
 _Chunk = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.bool_]]  # bytes, bounds, absent
 
@@ -173,6 +174,7 @@ def _chunk(array: pa.Array) -> _Chunk:
     _, bounds, data = array.buffers()
     numbers = np.frombuffer(bounds, kind, count=len(array) + 1, offset=array.offset * np.dtype(kind).itemsize)
     content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    content.flags.writeable = False  # slices are shared by everyone who reads this row group
     return content, numbers, array.is_null().to_numpy(zero_copy_only=False)
 
 
@@ -245,7 +247,7 @@ def _is_cheap(footer: pq.FileMetaData, name: str, schema: ImageSchema) -> bool:
         return True
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     total = sum(c.total_uncompressed_size for g in groups for c in _chunks_of(g) if c.path_in_schema == name)
-    return bool(total <= CHEAP_BYTES * footer.num_rows)
+    return bool(total <= CHEAP_BYTES * footer.num_rows + _CHUNK_BYTES * footer.num_row_groups)
 
 
 def _as_label(column: pa.ChunkedArray, name: str) -> pa.Array:

@@ -81,7 +81,9 @@ def read_members(window: Window, shard: str) -> Iterator[Member]:
             if kind in _EXTENSIONS:
                 extension = extension.extended(kind, _extension_bytes(window, data, size))
             else:
-                if kind in _REGULAR and not (name := extension.name or _name(header)).endswith("/"):
+                name = extension.name or _name(header)
+                # The oldest archives have no type for folders, only the slash.
+                if kind in _REGULAR and (kind or not name.endswith("/")):
                     yield Member(name, data, size)
                 extension = _Extension()
             offset = following

@@ -49,7 +49,7 @@ class Call(Step):
 
 def _address(function: object) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+    return f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
 
 
 def _to_array(result: object, function: str) -> Image:
