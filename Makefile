@@ -1,6 +1,6 @@
 # Every target uses the one .venv, made on first use from the versions in constraints.txt.
 
-PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Folder with real data for the benchmarks; without it they make their own.
 DATA ?=
 BIN := .venv/bin

@@ -28,7 +28,11 @@ def offences(tree: ast.AST) -> Iterator[int]:
         if not isinstance(loop, LOOPS):
             continue
         for node in repeated(loop):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READING:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in READING
+            ):
                 receiver = node.func.value
                 name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
                 if name.strip("_") in RECEIVERS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -12,25 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from referee import picture
 
-from headwater import transforms as T  # noqa: N812
+from exact_steps import EXACT, digest, draw, run, undecoded
+from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
+from pictures import photo
+from referee import v2
 
-EXACT = [
-    T.RandomResizedCrop(16),
-    T.RandomResizedCrop((12, 20), interpolation="bicubic"),
-    T.RandomCrop(18, padding=4, pad_if_needed=True),
-    T.RandomCrop(18, pad_if_needed=True, padding_mode="reflect"),
-    T.CenterCrop((14, 30)),
-    T.Resize(21),
-    T.Resize((30, 13), antialias=False),
-    T.Resize((30, 13), "nearest"),
-    T.Pad((1, 2, 3, 4), fill=(9, 8, 7)),
-    T.RandomHorizontalFlip(),
-    T.RandomVerticalFlip(),
-]
 FLOAT = [
     T.ColorJitter(0.4, 0.4, 0.4, 0.1),
     T.RandomGrayscale(0.5),
@@ -42,21 +30,6 @@ BATCH = [
     T.Normalize((0.5, 0.4, 0.3), (0.2, 0.2, 0.1)),
     T.RandomErasing(0.8),
 ]
-
-
-def undecoded(transforms):
-    """Without decoding: these tests begin with pixels."""
-    return Pipeline(T.Compose(transforms).steps[1:], 1)
-
-
-def draw(pipeline, ids, sizes):
-    return pipeline.draw(np.asarray(ids), np.asarray(sizes), seed=11, epoch=2)
-
-
-def run(pipeline, image, rows):
-    for step, row in zip(pipeline.steps, rows, strict=True):
-        image = step.apply(image, row)
-    return image
 
 
 def cross(image):
@@ -73,7 +46,7 @@ def cross(image):
 )
 @settings(max_examples=60, deadline=None)
 def test_split_equals_whole_at_every_cut(samplewise, batchwise, size, id):
-    pipeline, image = undecoded(samplewise + batchwise), picture(*size)
+    pipeline, image = undecoded(samplewise + batchwise), photo(*size)
     rows = [row[0].tolist() for row in draw(pipeline, [id], [size])]
     whole = run(pipeline, image, rows)
     for at in range(len(pipeline) + 1):
@@ -126,43 +99,32 @@ def test_seed_epoch_and_place_in_the_chain_change_the_draws():
 def test_a_pipeline_reads_as_it_was_written():
     pipeline = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.Normalize([0.5], [0.25])])
     assert str(pipeline) == (
-        "decode > random_area > resize(size=(224, 224)) > random_horizontal_flip | normalize(mean=(0.5,), std=(0.25,))"
+        "decode > random_area > resize(size=(224, 224)) > random_horizontal_flip"
+        " | normalize(mean=(0.5,), std=(0.25,))"
     )
 
 
 def test_the_names_are_those_of_torchvision():
-    from referee import v2
-
     assert [name for name in T.__all__ if name != "Decode" and not hasattr(v2, name)] == []
-
-
-def exact_digest() -> str:
-    """A digest of what every exact transform makes of some pictures."""
-    digest = hashlib.sha256()
-    for channels in (1, 3):
-        for number, transform in enumerate(EXACT):
-            if channels == 1 and transform == EXACT[8]:
-                continue  # a fill of three colours
-            pipeline, image = undecoded([transform]), picture(61, 83, channels=channels, seed=number)
-            rows = [row[0].tolist() for row in draw(pipeline, [number], [image.shape[:2]])]
-            assert all(step.exact for step in pipeline.steps)
-            digest.update(np.ascontiguousarray(run(pipeline, image, rows)).tobytes())
-    return digest.hexdigest()
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_exact_steps_give_the_same_bytes_on_any_kind_of_cpu(capability):
-    environment = os.environ | {
-        "ATEN_CPU_CAPABILITY": capability,
-        "PYTHONPATH": os.pathsep.join(path for path in [os.path.dirname(__file__), *sys.path] if path),
-    }
-    command = [sys.executable, "-c", "import test_transforms; print(test_transforms.exact_digest())"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert all(step.exact for transform in EXACT for step in undecoded([transform]).steps)
+    code = "from exact_steps import digest; print(digest())"
+    environment = path_to_here() | {"ATEN_CPU_CAPABILITY": capability}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == exact_digest()
+    assert done.stdout.strip() == digest()
+
+
+def path_to_here():
+    paths = [os.path.dirname(__file__), *(path for path in sys.path if path)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def test_transforms_load_without_torch():
     code = "import sys, headwater.transforms; assert 'torch' not in sys.modules"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], env=path_to_here(), timeout=60).returncode == 0

@@ -1,19 +1,19 @@
 """Every error that Headwater raises on purpose.
 
-    HeadwaterError
-    ├── WrongUse               an argument that cannot be right (also a ValueError)
-    ├── DatasetError           a dataset that cannot be opened or used as asked
-    │   ├── DatasetNotFound    nothing there, or nothing that is an image
-    │   ├── DatasetStale       the data changed under its index
-    │   └── IdCollision        two keys with one 63-bit id
-    ├── SampleError            one sample that cannot be served: .id, .key, .stage
-    │   ├── SampleCorrupt      damaged, truncated or not an image
-    │   └── SampleTooLarge     past a cap on bytes, pixels, scans or seconds
-    ├── StateMismatch          a saved state that belongs to other data or another pipeline
-    ├── ForkedUse              a loader or a remote store used in a forked child
-    ├── LoaderTimeout          no batch within `timeout` seconds
-    ├── MissingExtra           an optional package that the call needs is not installed
-    └── Unreachable            a store or an object store that does not answer
+HeadwaterError
+├── WrongUse               an argument that cannot be right (also a ValueError)
+├── DatasetError           a dataset that cannot be opened or used as asked
+│   ├── DatasetNotFound    nothing there, or nothing that is an image
+│   ├── DatasetStale       the data changed under its index
+│   └── IdCollision        two keys with one 63-bit id
+├── SampleError            one sample that cannot be served: .id, .key, .stage
+│   ├── SampleCorrupt      damaged, truncated or not an image
+│   └── SampleTooLarge     past a cap on bytes, pixels, scans or seconds
+├── StateMismatch          a saved state that belongs to other data or another pipeline
+├── ForkedUse              a loader or a remote store used in a forked child
+├── LoaderTimeout          no batch within `timeout` seconds
+├── MissingExtra           an optional package that the call needs is not installed
+└── Unreachable            a store or an object store that does not answer
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 from PIL import Image
-from referee import picture
 
-from headwater.data.pipeline import Pipeline
+from headwater.data.pipeline import Pipeline, describe
 from headwater.data.randomness import Draws
 from headwater.data.steps import catalogue
 from headwater.data.steps.base import BatchStep
+from headwater.data.steps.decode import Decode
 from headwater.data.steps.mix import MixStep
+from pictures import photo
 
 EXAMPLES = {
     "decode": [{}, {"mode": "L"}],
@@ -38,15 +39,18 @@ EXAMPLES = {
     "mixup": [{"num_classes": 3}, {"alpha": 0.2}],
     "cutmix": [{"num_classes": 3}],
 }
-CASES = [
-    pytest.param(kind(**arguments), id=f"{name}-{number}")
-    for name, kind in sorted(catalogue().items())
-    for number, arguments in enumerate(EXAMPLES[name])
-]
+STEPS = [kind(**arguments) for name, kind in sorted(catalogue().items()) for arguments in EXAMPLES[name]]
 IDS = np.arange(40, dtype=np.int64) * 1_000_003
 SIZES = np.stack((20 + np.arange(40) % 7, 18 + np.arange(40) % 11), axis=1)
 
-pytestmark = pytest.mark.parametrize("step", CASES)
+every_step = pytest.mark.parametrize("step", STEPS, ids=describe)
+# A mix needs two samples: tests/data/steps/test_mix.py.
+of_one_sample = pytest.mark.parametrize(
+    "step", [step for step in STEPS if not isinstance(step, MixStep)], ids=describe
+)
+of_pixels = pytest.mark.parametrize(
+    "step", [step for step in STEPS if not isinstance(step, MixStep | Decode)], ids=describe
+)
 
 
 def draw(step, ids=IDS, sizes=SIZES):
@@ -54,7 +58,7 @@ def draw(step, ids=IDS, sizes=SIZES):
 
 
 def sample(step, height, width):
-    image = picture(height, width)
+    image = photo(height, width)
     if step.name != "decode":
         return image
     buffer = io.BytesIO()
@@ -62,6 +66,7 @@ def sample(step, height, width):
     return np.frombuffer(buffer.getvalue(), np.uint8)
 
 
+@every_step
 def test_it_is_a_frozen_value(step):
     field = dataclasses.fields(step)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -70,10 +75,12 @@ def test_it_is_a_frozen_value(step):
     assert hash(step) == hash(dataclasses.replace(step))
 
 
+@every_step
 def test_its_name_is_its_key(step):
     assert catalogue()[step.name] is type(step)
 
 
+@every_step
 def test_it_survives_json(step):
     pipeline = Pipeline((step,), 3)
     spec = msgspec.json.decode(msgspec.json.encode(pipeline.spec()))
@@ -83,6 +90,7 @@ def test_it_survives_json(step):
     assert str(again) == str(pipeline)
 
 
+@every_step
 def test_it_draws_a_row_of_finite_numbers_per_sample(step):
     rows = draw(step)
     assert rows.dtype == np.float64
@@ -92,14 +100,14 @@ def test_it_draws_a_row_of_finite_numbers_per_sample(step):
     assert draw(step, IDS[:0], SIZES[:0]).shape == (0, rows.shape[1])
 
 
+@every_step
 def test_a_subset_draws_what_the_whole_draws(step):
     chosen = np.array([31, 4, 4, 0, 39])
     assert (draw(step, IDS[chosen], SIZES[chosen]) == draw(step)[chosen]).all()
 
 
+@of_one_sample
 def test_its_size_is_known_before_it_runs_and_its_input_stays(step):
-    if isinstance(step, MixStep):
-        pytest.skip("mixes samples; see tests/data/steps/test_mix.py")
     rows = draw(step)
     sizes = step.out_sizes(SIZES, rows)
     assert sizes.shape == SIZES.shape
@@ -113,10 +121,9 @@ def test_its_size_is_known_before_it_runs_and_its_input_stays(step):
             assert made.dtype == np.uint8
 
 
+@of_pixels
 def test_views_and_read_only_images_give_the_same(step):
-    if isinstance(step, MixStep) or step.name == "decode":
-        pytest.skip("does not take one image of pixels")
-    image = picture(*SIZES[0])
+    image = photo(*SIZES[0])
     mirrored = image[::-1, ::-1].copy()[::-1, ::-1]
     frozen = image.copy()
     frozen.flags.writeable = False
@@ -126,13 +133,13 @@ def test_views_and_read_only_images_give_the_same(step):
     assert (step.apply(frozen, row) == expected).all()
 
 
+@of_one_sample
 def test_a_row_may_be_a_list_or_an_array(step):
-    if isinstance(step, MixStep):
-        pytest.skip("mixes samples; see tests/data/steps/test_mix.py")
     row, image = draw(step)[0], sample(step, *SIZES[0])
     assert (step.apply(image, row) == step.apply(image, row.tolist())).all()
 
 
+@every_step
 def test_only_sample_steps_are_exact(step):
     assert not (step.exact and isinstance(step, BatchStep))
     assert not (step.crops and draw(step).shape[1] != 4)

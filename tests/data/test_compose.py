@@ -6,15 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from referee import F, as_image, as_tensor, picture, v1
 
-from headwater import transforms as T  # noqa: N812
+from headwater import transforms as T
 from headwater.data.compose import Compose
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.data.steps.calls import Call
 from headwater.data.steps.decode import Decode
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor, v1
 
 
 def names(pipeline):
@@ -72,7 +73,7 @@ def test_the_batch_stage_begins_after_the_last_sample_step():
 
 @pytest.mark.parametrize("epoch", range(4))
 def test_random_resized_crop_is_torchvisions_for_the_drawn_box(epoch):
-    image = picture(60, 90)
+    image = photo(60, 90)
     made, rows = apply_with(T.RandomResizedCrop((20, 24)), image, seed=1, epoch=epoch)
     assert (made == as_image(F.resized_crop(as_tensor(image), *map(int, rows[0]), [20, 24]))).all()
 
@@ -80,7 +81,7 @@ def test_random_resized_crop_is_torchvisions_for_the_drawn_box(epoch):
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("size", [(32, 32), (20, 40), (17, 17)])
 def test_random_crop_is_torchvisions_for_the_drawn_box(mode, size):
-    image = picture(*size)
+    image = photo(*size)
     crop = T.RandomCrop(32, padding=(1, 2, 3, 4), pad_if_needed=True, fill=9, padding_mode=mode)
     made, rows = apply_with(crop, image, seed=1, epoch=0)
     sides = np.array([2 + 4, 1 + 3])
@@ -92,7 +93,7 @@ def test_random_crop_is_torchvisions_for_the_drawn_box(mode, size):
 
 @pytest.mark.parametrize("size", [(40, 50), (41, 33), (20, 50), (10, 12)])
 def test_center_crop_is_torchvisions(size):
-    image = picture(*size)
+    image = photo(*size)
     made, _ = apply_with(T.CenterCrop((33, 32)), image, seed=0, epoch=0)
     assert (made == as_image(F.center_crop(as_tensor(image), [33, 32]))).all()
 

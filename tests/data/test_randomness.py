@@ -54,7 +54,8 @@ def test_uniform_is_uniform() -> None:
     expected = len(IDS) / 64
     assert ((counts - expected) ** 2 / expected).sum() / 63 < 1.7
     low_high = draws().uniform(6, -2.0, 3.0)
-    assert low_high.min() >= -2 and low_high.max() < 3
+    assert low_high.min() >= -2
+    assert low_high.max() < 3
 
 
 def test_integers_stay_in_their_range_and_reach_its_ends() -> None:
@@ -67,7 +68,8 @@ def test_integers_stay_in_their_range_and_reach_its_ends() -> None:
 def test_log_uniform_is_uniform_in_the_logarithm() -> None:
     logs = np.log(draws().log_uniform(0, 0.75, 4 / 3))
     ends = np.log(0.75), np.log(4 / 3)
-    assert logs.min() >= ends[0] - 1e-12 and logs.max() < ends[1] + 1e-12
+    assert logs.min() >= ends[0] - 1e-12
+    assert logs.max() < ends[1] + 1e-12
     counts = np.histogram(logs, bins=32, range=ends)[0]
     expected = len(IDS) / 32
     assert ((counts - expected) ** 2 / expected).sum() / 31 < 1.8

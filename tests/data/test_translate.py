@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from referee import as_tensor, picture, v1, v2
 
-from headwater import transforms as T  # noqa: N812
+from headwater import transforms as T
 from headwater.data.compose import Compose
 from headwater.data.translate import as_pipeline, from_torchvision
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import as_tensor, v1, v2
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 BICUBIC = v2.InterpolationMode.BICUBIC
@@ -99,13 +100,13 @@ def run(pipeline, image):
     "convert", [v1.ConvertImageDtype(torch.float32), v2.ToDtype(torch.float32, scale=True)]
 )
 def test_a_validation_pipeline_gives_the_same_bits(convert):
-    image = picture(60, 47)
+    image = photo(60, 47)
     theirs = v2.Compose([v2.Resize(40), v2.CenterCrop(32), convert, v2.Normalize(MEAN, STD)])
     assert torch.equal(run(from_torchvision(theirs), image), theirs(as_tensor(image)))
 
 
 def test_the_classic_pipeline_gives_the_same_bits_on_pixels_of_the_same_size():
-    image = picture(32, 32)
+    image = photo(32, 32)
     theirs = v1.Compose([v1.CenterCrop(30), v1.ToTensor(), v1.Normalize(MEAN, STD)])
     assert torch.equal(run(from_torchvision(theirs), image), theirs(Image.fromarray(image)))
 

@@ -48,7 +48,8 @@ def test_a_loader_made_by_the_parent(loader: hw.DataLoader) -> None:
     list(loader)
     answer = in_child(lambda: next(iter(loader)))
     assert answer.startswith(ForkedUse.__name__)
-    assert str(os.getpid()) in answer and "spawn" in answer
+    assert str(os.getpid()) in answer
+    assert "spawn" in answer
 
 
 def test_an_iterator_that_the_parent_began(loader: hw.DataLoader) -> None:

@@ -18,7 +18,8 @@ import hashlib, json, os, sys
 import headwater as hw
 from headwater import transforms as T
 
-folder, state_file, log, workers, die_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+folder, state_file, log = sys.argv[1:4]
+workers, die_at = map(int, sys.argv[4:])
 loader = hw.DataLoader(hw.open(folder), [T.RandomResizedCrop(24), T.ToDtype("float32", scale=True)],
                        batch_size=5, shuffle=True, seed=4, num_workers=workers)
 if os.path.exists(state_file):
@@ -46,7 +47,7 @@ def slow(image):
     threading.Event().wait(0.05)
     return image
 
-loader = hw.DataLoader(hw.open(sys.argv[1]), [T.Resize((16, 16)), slow], batch_size=4, shuffle=True, num_workers=3)
+loader = hw.DataLoader(hw.open(sys.argv[1]), [T.Resize((16, 16)), slow], batch_size=4, num_workers=3)
 print("ready", flush=True)
 try:
     while True:
@@ -69,7 +70,9 @@ def train(folder: Path, work: Path, workers: int, die_at: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 4])
-def test_killed_at_random_steps_gives_the_straight_run(photo_folder: Path, tmp_path: Path, workers: int) -> None:
+def test_killed_at_random_steps_gives_the_straight_run(
+    photo_folder: Path, tmp_path: Path, workers: int
+) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     straight.mkdir()
     killed.mkdir()

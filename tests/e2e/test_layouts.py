@@ -28,7 +28,8 @@ def test_a_bucket_gives_the_batches_of_the_disk(
     folder: Path = request.getfixturevalue(layout)
     local = hw.open(folder)
     remote = hw.open(s3.upload(folder, f"e2e/{layout}"), storage=s3.storage)
-    assert remote.version == local.version and remote.classes == local.classes
+    assert remote.version == local.version
+    assert remote.classes == local.classes
     for there, here in zip(load(remote), load(local), strict=True):
         assert torch.equal(there.inputs, here.inputs)
         assert torch.equal(there.targets, here.targets)
@@ -51,7 +52,9 @@ def test_a_run_on_disk_goes_on_in_a_bucket(layout: str, request: pytest.FixtureR
 def test_further_columns_and_members_are_targets(photo_tars: Path, photo_parquet: Path) -> None:
     batch = next(iter(load(hw.open(photo_tars, fields=["json"]))))
     classes = hw.open(photo_tars).classes
-    assert [classes[label] for label in batch.targets["label"]] == [entry["class"] for entry in batch.targets["json"]]
+    assert [classes[label] for label in batch.targets["label"]] == [
+        entry["class"] for entry in batch.targets["json"]
+    ]
     batch = next(iter(load(hw.open(photo_parquet, fields=["number", "camera"]))))
     assert batch.targets["number"].tolist() == [int(number) for number in batch.targets["number"]]
     assert [("north", "south")[number % 2] for number in batch.targets["number"]] == batch.targets["camera"]

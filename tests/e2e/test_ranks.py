@@ -1,4 +1,4 @@
-"""Real processes under torch.distributed: every id once over all ranks, also after a change of their number."""
+"""Real processes under torch.distributed: every id once over all ranks, also when their number changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,18 @@ def run_ranks(folder: Path, work: Path, world: int, state: str, steps: int) -> l
     outs = [work / f"{world}-{rank}.json" for rank in range(world)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(world), port, str(folder), state, str(out), str(steps)],
+            [
+                sys.executable,
+                "-c",
+                RANK,
+                str(rank),
+                str(world),
+                port,
+                str(folder),
+                state,
+                str(out),
+                str(steps),
+            ],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         for rank, out in enumerate(outs)

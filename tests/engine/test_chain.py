@@ -88,7 +88,9 @@ def test_epoch_and_seed_matter() -> None:
 
 
 def test_past_a_callable_each_sample_draws_alone_what_all_would_draw_together() -> None:
-    pipeline = T.Compose([T.Resize((40, 40)), lambda image: image, T.RandomCrop(20), T.RandomHorizontalFlip()])
+    pipeline = T.Compose(
+        [T.Resize((40, 40)), lambda image: image, T.RandomCrop(20), T.RandomHorizontalFlip()]
+    )
     before, after = pipeline.cut(3)  # decode, resize, callable
     together = through(after, through(before, photos(), 0), 0)
     for alone, wanted in zip(through(pipeline, photos(), 0), together, strict=True):

@@ -12,9 +12,13 @@ from headwater.engine.permutation import Identity, Shuffled
 from headwater.errors import WrongUse
 
 
-def ranks(count: int, batch_size: int, world_size: int, start: int = 0, drop_last: bool = False) -> list[Order]:
+def ranks(
+    count: int, batch_size: int, world_size: int, start: int = 0, drop_last: bool = False
+) -> list[Order]:
     return [
-        Order(Shuffled(count, 3), batch_size, start=start, drop_last=drop_last, rank=rank, world_size=world_size)
+        Order(
+            Shuffled(count, 3), batch_size, start=start, drop_last=drop_last, rank=rank, world_size=world_size
+        )
         for rank in range(world_size)
     ]
 
@@ -44,7 +48,9 @@ def test_drop_last_gives_full_batches_only(count: int, batch: int, world: int) -
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(20, 300), st.lists(st.tuples(st.integers(1, 5), st.integers(1, 8)), min_size=2, max_size=5))
+@given(
+    st.integers(20, 300), st.lists(st.tuples(st.integers(1, 5), st.integers(1, 8)), min_size=2, max_size=5)
+)
 def test_going_on_with_other_ranks_leaves_nothing_out(count: int, phases: list[tuple[int, int]]) -> None:
     start, taken = 0, []
     for number, (world, batch) in enumerate(phases):

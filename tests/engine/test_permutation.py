@@ -34,7 +34,9 @@ def test_other_keys_give_other_shuffles(count: int) -> None:
 
 def test_small_shuffles_are_even() -> None:
     """Every one of the 120 orders of five comes about equally often."""
-    orders = [tuple(Shuffled(5, key).take(0, 5)) for key in np.random.default_rng(0).integers(0, 2**63, 12_000)]
+    orders = [
+        tuple(Shuffled(5, key).take(0, 5)) for key in np.random.default_rng(0).integers(0, 2**63, 12_000)
+    ]
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 120
     assert ((counts - 100) ** 2 / 100).sum() / 119 < 1.5
@@ -54,7 +56,9 @@ def test_identity_counts() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 9), st.integers(0, 1000))
-def test_block_shuffle_is_a_bijection_that_stays_in_windows(lengths: list[int], window: int, key: int) -> None:
+def test_block_shuffle_is_a_bijection_that_stays_in_windows(
+    lengths: list[int], window: int, key: int
+) -> None:
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64)
     count = sum(lengths)
     shuffled = BlockShuffled(count, key, starts, window)

@@ -91,7 +91,9 @@ def tasks(count: int, size: int = 10) -> list[Task]:
     return [Task(place, place, bytes_raw=8 * size) for place in places]
 
 
-def go(reader: Numbers, sink: Lists | None = None, *, count: int = 20, workers: int = 2, **options: Any) -> Any:
+def go(
+    reader: Numbers, sink: Lists | None = None, *, count: int = 20, workers: int = 2, **options: Any
+) -> Any:
     crew = options.pop("crew", None) or Crew(workers, 3)
     bounds = options.pop("bounds", Bounds(lot=3))
     return run(
@@ -137,14 +139,16 @@ def test_an_unreachable_store_ends_the_run() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_in_the_sink_comes_out_after_the_batches_before_it(workers: int) -> None:
-    seen = []
+    seen: list[int] = []
+    batches = go(Numbers(), Lists(explode_at=35), workers=workers)
     with pytest.raises(RuntimeError, match="the sink broke"):
-        for values, _ in go(Numbers(), Lists(explode_at=35), workers=workers):
-            seen.append(values[0])
+        seen.extend(values[0] for values, _ in batches)
     assert seen == [0, 10, 20]
 
 
-@pytest.mark.parametrize(("bounds", "ahead"), [(Bounds(batches=3, lot=5), 3), (Bounds(50, bytes=400, lot=5), 2)])
+@pytest.mark.parametrize(
+    ("bounds", "ahead"), [(Bounds(batches=3, lot=5), 3), (Bounds(50, bytes=400, lot=5), 2)]
+)
 def test_no_more_is_under_way_than_the_bounds_allow(bounds: Bounds, ahead: int) -> None:
     sink = Lists()
     batches = go(Numbers(), sink, bounds=bounds)
@@ -198,7 +202,8 @@ def test_a_crew_of_another_process_is_refused() -> None:
 
 def test_inline_runs_in_the_callers_thread() -> None:
     crew = Crew(0, 5)
-    assert isinstance(crew.read, Inline) and isinstance(crew.step, Inline)
+    assert isinstance(crew.read, Inline)
+    assert isinstance(crew.step, Inline)
     before = threading.active_count()
     list(go(Numbers(), crew=crew))
     assert threading.active_count() == before

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,12 @@ from headwater.errors import LoaderTimeout, WrongUse
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRANSFORM = T.Compose(
-    [T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True), T.Normalize(MEAN, STD)]
+    [
+        T.RandomResizedCrop(24),
+        T.RandomHorizontalFlip(),
+        T.ToDtype("float32", scale=True),
+        T.Normalize(MEAN, STD),
+    ]
 )
 
 
@@ -39,7 +46,9 @@ def test_a_batch_is_what_a_training_loop_expects(data: hw.Dataset) -> None:
     assert torch.equal(batch.weights, torch.ones(7))
     assert len(batch) == 7
     inputs, targets = batch
-    assert inputs is batch.inputs and targets is batch.targets and batch[0] is inputs
+    assert inputs is batch.inputs
+    assert targets is batch.targets
+    assert batch[0] is inputs
 
 
 def test_labels_belong_to_their_samples(data: hw.Dataset) -> None:
@@ -69,8 +78,13 @@ def test_epochs_differ_and_seeds_differ(data: hw.Dataset) -> None:
     loader = make(data, shuffle=True)
     first, second = ([batch.ids.tolist() for batch in loader] for _ in range(2))
     other = [batch.ids.tolist() for batch in make(data, shuffle=True, seed=1)]
-    assert first != second and first != other
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == sorted(data.ids.tolist())
+    assert first != second
+    assert first != other
+    assert (
+        sorted(functools.reduce(operator.iadd, first, []))
+        == sorted(functools.reduce(operator.iadd, second, []))
+        == sorted(data.ids.tolist())
+    )
 
 
 def test_without_shuffle_the_order_is_the_datasets(data: hw.Dataset) -> None:
@@ -207,12 +221,8 @@ def test_what_is_ahead_is_bounded_in_bytes(data: hw.Dataset) -> None:
         return image.float()
 
     bound = batch_bytes + 2 * int(data.sizes.max()) * 4
-    loader = make(
-        data, [T.Resize((64, 64)), count], batch_size=4, prefetch_bytes=bound, prefetch_factor=50
-    )
-    taken = 0
-    for _ in loader:
-        taken += 1
+    loader = make(data, [T.Resize((64, 64)), count], batch_size=4, prefetch_bytes=bound, prefetch_factor=50)
+    for taken, _ in enumerate(loader, start=1):
         for worker in threading.enumerate():
             if worker.name.startswith("headwater"):
                 worker.join(0.01)

@@ -167,7 +167,10 @@ def test_framework_that_calls_only_the_two_state_methods(data: hw.Dataset) -> No
     """What Lightning and Accelerate call exists under the names they look for, and takes plain data."""
     first = make(data)
     advance(first, 2)
-    for carry in (lambda state: json.loads(json.dumps(state)), lambda state: pickle.loads(pickle.dumps(state))):
+    for carry in (
+        lambda state: json.loads(json.dumps(state)),
+        lambda state: pickle.loads(pickle.dumps(state)),
+    ):
         resumed = make(data)
         resumed.load_state_dict(carry(first.state_dict()))
         assert ids_of(resumed) == ids_of(make(data))[10:]

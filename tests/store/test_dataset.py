@@ -22,7 +22,8 @@ def test_a_sample_is_the_file(data: hw.Dataset, photo_folder: Path) -> None:
     sample = data[3]
     content = (photo_folder / sample.key).read_bytes()
     assert bytes(sample.data) == content
-    assert sample.id == int(data.ids[3]) and sample.label == int(data.labels[3])
+    assert sample.id == int(data.ids[3])
+    assert sample.label == int(data.labels[3])
     assert data.classes[sample.label] == Path(sample.key).parts[0]
     assert data[-1].key == data[len(data) - 1].key
     if sample.key.endswith(".jpg"):
@@ -52,7 +53,8 @@ def test_filter_by_label_and_by_column(data: hw.Dataset) -> None:
     assert set(data.filter(labels=[name]).labels.tolist()) == {1}
     assert data.filter(labels=iter([name, 0])).version == data.filter(labels=[0, 1]).version
     large = data.filter(where=lambda columns: columns["bytes"] > np.median(columns["bytes"]))
-    assert 0 < len(large) < len(data) and large.sizes.min() > np.median(data.sizes)
+    assert 0 < len(large) < len(data)
+    assert large.sizes.min() > np.median(data.sizes)
     both = data.filter(labels=[0], where=lambda columns: columns["label"] == 1)
     assert len(both) == 0
 
@@ -64,9 +66,7 @@ def test_filter_says_what_is_wrong(data: hw.Dataset) -> None:
         data.filter(where=lambda columns: columns["label"])  # type: ignore[arg-type,return-value]
 
 
-def test_split_is_disjoint_whole_and_stable_when_data_is_added(
-    photo_folder: Path, tmp_path: Path
-) -> None:
+def test_split_is_disjoint_whole_and_stable_when_data_is_added(photo_folder: Path, tmp_path: Path) -> None:
     data = hw.open(photo_folder)
     parts = data.split(0.6, 0.4, seed=5)
     assert sorted(np.concatenate([part.ids for part in parts]).tolist()) == sorted(data.ids.tolist())
@@ -102,4 +102,5 @@ def test_pixel_sizes_are_those_of_the_decoded_images(data: hw.Dataset) -> None:
 
 
 def test_repr_says_what_it_is(data: hw.Dataset) -> None:
-    assert f"samples={len(data)}" in repr(data) and "classes=3" in repr(data)
+    assert f"samples={len(data)}" in repr(data)
+    assert "classes=3" in repr(data)

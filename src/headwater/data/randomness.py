@@ -84,7 +84,8 @@ class Draws:
         bits = self.bits(draw) >> np.uint64(40)
         coarse, middle, fine = _power_tables(low, high)
         power = coarse[bits >> np.uint64(16)] * middle[(bits >> np.uint64(8)) & np.uint64(255)]
-        return low * (power * fine[bits & np.uint64(255)])
+        values: NDArray[np.float64] = low * (power * fine[bits & np.uint64(255)])
+        return values
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.data.image import Header, Limits, decode, read_header
+from headwater.data.image import DEFAULT_LIMITS, Header, Limits, decode, read_header
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps.base import Image, Row, Sizes
 from headwater.data.steps.decode import Decode
@@ -39,7 +39,7 @@ class Chain:
 
     pipeline: Pipeline
     seed: int = 0
-    limits: Limits = Limits()
+    limits: Limits = DEFAULT_LIMITS
 
     def run(self, values: Sequence[Value], lot: Lot) -> None:
         """Every sample ends in `lot.emit` or, if it cannot be made, in `lot.fail`."""

@@ -62,7 +62,9 @@ class Order:
     def take(self, step: int) -> Positions:
         """The positions of this rank's samples in a step."""
         begin, end = self.bounds(step)
-        first, last = (begin + (end - begin) * share // self.world_size for share in (self.rank, self.rank + 1))
+        first, last = (
+            begin + (end - begin) * share // self.world_size for share in (self.rank, self.rank + 1)
+        )
         return self.permutation.take(first, last)
 
     def start_after(self, steps: int) -> int:

@@ -78,7 +78,7 @@ class Target(Protocol[T_co]):
         ...
 
 
-class Sink(Protocol[T]):
+class Sink(Protocol[T_co]):
     """Where a run's batches go."""
 
     @property
@@ -86,7 +86,7 @@ class Sink(Protocol[T]):
         """Bytes of a finished batch; 0 while unknown."""
         ...
 
-    def open(self, task: Task) -> Target[T]: ...
+    def open(self, task: Task) -> Target[T_co]: ...
 
 
 def run(
@@ -213,9 +213,10 @@ class _Run(Generic[T]):
         begin = time.perf_counter()
         if not flight.done.wait(timeout or None):
             stage = "steps" if flight.read_at else "read"
+            first = self.reader.key(int(flight.task.positions[0]))
             raise LoaderTimeout(
-                f"no batch within {timeout:g} s, waiting for {stage} of {len(flight.task.ids)} samples, the first "
-                f"{self.reader.key(int(flight.task.positions[0]))!r}; raise timeout, or look at the storage"
+                f"no batch within {timeout:g} s, waiting for {stage} of {len(flight.task.ids)} samples, "
+                f"the first {first!r}; raise timeout, or look at the storage"
             )
         end = time.perf_counter()
         if flight.error is not None:

@@ -84,7 +84,9 @@ class BatchTarget:
         targets = self._targets(slots)
         inputs, targets, done = self._collate(slots, targets)
         self._sink.batch_bytes = getattr(inputs, "nbytes", 0)
-        batch = Batch(inputs, targets, torch.ones(len(ids)), torch.from_numpy(np.array(ids)), self._task.epoch)
+        batch = Batch(
+            inputs, targets, torch.ones(len(ids)), torch.from_numpy(np.array(ids)), self._task.epoch
+        )
         self._making.meter.count(samples=len(ids), batches=1, bytes_raw=self._task.bytes_raw)
         return self._making.transfer.move(batch, lambda moved: self._batch_stage(moved, done))
 
@@ -92,7 +94,11 @@ class BatchTarget:
         """Inputs, targets, and how many batch steps the inputs already went through."""
         if self._making.collate_fn is None:
             whole = self._landing.tensor
-            return (whole if slots is None else whole[torch.from_numpy(slots)]), targets, self._landing.covered
+            return (
+                (whole if slots is None else whole[torch.from_numpy(slots)]),
+                targets,
+                self._landing.covered,
+            )
         order = range(len(self._task.ids)) if slots is None else slots.tolist()
         each = _per_sample(targets, len(order))
         samples = [(to_tensor(self._images[slot]), target) for slot, target in zip(order, each, strict=True)]
@@ -143,7 +149,9 @@ class BatchTarget:
             return good
         self._making.meter.count(substituted=len(failed))
         slots = np.arange(len(self._task.ids))
-        draws = Draws.of(self._task.ids[failed], seed=self._making.seed, epoch=self._task.epoch, step=_SUBSTITUTE)
+        draws = Draws.of(
+            self._task.ids[failed], seed=self._making.seed, epoch=self._task.epoch, step=_SUBSTITUTE
+        )
         slots[failed] = good[draws.integers(0, 0, len(good))]
         return slots
 
@@ -162,8 +170,10 @@ def _column(values: list[object]) -> Any:
     first = values[0]
     if isinstance(first, bool | int | float):
         return torch.tensor(values)
-    if isinstance(first, np.ndarray) and all(getattr(value, "shape", None) == first.shape for value in values):
-        return torch.from_numpy(np.stack(values))  # type: ignore[call-overload]
+    if isinstance(first, np.ndarray) and all(
+        getattr(value, "shape", None) == first.shape for value in values
+    ):
+        return torch.from_numpy(np.stack([np.asarray(value) for value in values]))
     return values
 
 

@@ -25,10 +25,12 @@ class Transfer:
         if self.device.type == "cuda" and not cuda:
             raise WrongUse(f"device is {self.device}, but torch sees no CUDA device here; use device=None")
         self.pinned = cuda and (pin_memory or self.device.type == "cuda")
-        self._stream: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._stream: Any = None
+        if self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def move(self, batch: Batch, stage: Callable[[Batch], Batch]) -> Batch:
-        """Called by the thread that finished the batch: copy, then the batch stage, both on the side stream."""
+        """Called by the thread that finished the batch: copy and batch stage, both on the side stream."""
         if self._stream is None:
             return stage(batch) if self.on_cpu else stage(batch.to(self.device))
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):

@@ -117,7 +117,9 @@ class Landing:
     def _check_channels(self, channels: int) -> None:
         normalize = self._arithmetic.normalize if self._arithmetic is not None else None
         if normalize is not None and len(normalize.mean) not in (1, channels):
-            raise WrongUse(f"mean has {len(normalize.mean)} values, the images {channels} channels; give one each")
+            raise WrongUse(
+                f"mean has {len(normalize.mean)} values, the images {channels} channels; give one each"
+            )
 
 
 def _per_channel(values: Sequence[float]) -> Floats:

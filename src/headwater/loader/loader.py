@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwater.data.translate import as_pipeline
-from headwater.data.image import Limits
+from headwater.data.image import DEFAULT_LIMITS, Limits
 from headwater.data.randomness import derive_key
+from headwater.data.translate import as_pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
 from headwater.engine.meter import Meter
@@ -75,7 +75,9 @@ class DataLoader:
         batches, and runs the batch stage. `rank` and `world_size` default to torch.distributed's.
         """
         if not isinstance(dataset, Dataset):
-            raise WrongUse(f"the first argument is a {type(dataset).__name__}; open the data with hw.open(...)")
+            raise WrongUse(
+                f"the first argument is a {type(dataset).__name__}; open the data with hw.open(...)"
+            )
         if not len(dataset):
             raise WrongUse(f"{dataset!r} is empty; there is nothing to load")
         if shuffle not in _SHUFFLES:
@@ -100,7 +102,7 @@ class DataLoader:
         self._sink = BatchSink(
             Making(dataset, self.pipeline.batchwise, self._transfer, self._meter, seed, on_error, collate_fn)
         )
-        self._chain = Chain(self.pipeline.samplewise, seed, limits or Limits())
+        self._chain = Chain(self.pipeline.samplewise, seed, limits or DEFAULT_LIMITS)
         self._crew = Crew(self.num_workers, dataset.store.readers, prepare=use_one_core)
         self._epoch = self._start = 0
         self._resuming = False

@@ -55,7 +55,9 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             saved, here = getattr(self, name), getattr(own, name)
             if saved != here:
-                raise StateMismatch(f"the state was saved with {name} {saved}, this loader has {here}; {remedy}")
+                raise StateMismatch(
+                    f"the state was saved with {name} {saved}, this loader has {here}; {remedy}"
+                )
         if not 0 <= self.start <= self.count or self.epoch < 0:
             raise StateMismatch(f"the state stands at {self.start} of {self.count} in epoch {self.epoch}")
         if self.pipeline != own.pipeline:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.data.image import Limits, decode, read_header
+from headwater.data.image import DEFAULT_LIMITS, Limits, decode, read_header
 from headwater.data.index import Index
 from headwater.data.randomness import Draws
 from headwater.errors import WrongUse
@@ -34,7 +34,7 @@ class Sample:
 
     def decode(self, *, mode: str = "RGB", limits: Limits | None = None) -> NDArray[np.uint8]:
         """The pixels, height x width x channels, upright."""
-        return decode(self.data, read_header(self.data, limits or Limits()), mode=mode)
+        return decode(self.data, read_header(self.data, limits or DEFAULT_LIMITS), mode=mode)
 
 
 class Dataset:
@@ -62,7 +62,8 @@ class Dataset:
         return len(self.index) if self._positions is None else len(self._positions)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.uri!r}, samples={len(self)}, classes={len(self.classes)}, version={self.version[:12]!r})"
+        facts = f"samples={len(self)}, classes={len(self.classes)}, version={self.version[:12]!r}"
+        return f"Dataset({self.uri!r}, {facts})"
 
     def positions(self, places: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.int64]:
         """Where the samples at these places of the dataset stand in the index."""
@@ -115,9 +116,7 @@ class Dataset:
             raise WrongUse(f"id {wanted[outside][0]} is not in this subset of {len(self)} samples")
         return Dataset(self.store, positions)
 
-    def filter(
-        self, labels: Iterable[int | str] | None = None, where: Predicate | None = None
-    ) -> Dataset:
+    def filter(self, labels: Iterable[int | str] | None = None, where: Predicate | None = None) -> Dataset:
         """The samples with one of these labels (numbers or class names) and for which `where` holds.
 
         `where` gets the columns as arrays (`id`, `label`, `bytes`, and those of the data) and answers with
@@ -180,5 +179,7 @@ class Dataset:
         names = {name: number for number, name in enumerate(self.classes)}
         unknown = [label for label in labels if isinstance(label, str) and label not in names]
         if unknown:
-            raise WrongUse(f"no class is called {unknown[0]!r}; there are {len(names)}, such as {self.classes[:5]}")
+            raise WrongUse(
+                f"no class is called {unknown[0]!r}; there are {len(names)}, such as {self.classes[:5]}"
+            )
         return [names[label] if isinstance(label, str) else label for label in labels]

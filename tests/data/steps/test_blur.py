@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from referee import F, as_image, as_tensor, picture
 
 from headwater.data.randomness import Draws
 from headwater.data.steps.blur import GaussianBlur
 from headwater.errors import SampleError, WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor
 
 
 @pytest.mark.parametrize("kernel", [(3, 3), (7, 11), (23, 1)])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("sigma", [0.1, 0.77, 2.0])
 def test_blur_is_torchvisions(kernel, channels, sigma):
-    image = picture(40, 37, channels=channels)
+    image = photo(40, 37, channels=channels)
     theirs = F.gaussian_blur(as_tensor(image), list(kernel), [sigma, sigma])
     assert (GaussianBlur(kernel).apply(image, [sigma]) == as_image(theirs)).all()
 
@@ -30,7 +31,7 @@ def test_sigma_is_drawn_from_its_range():
 
 def test_an_image_smaller_than_the_kernel_is_refused_with_its_size():
     with pytest.raises(SampleError, match="5 x 30 pixels is too small for a blur of 11 x 11"):
-        GaussianBlur(11).apply(picture(5, 30), [1.0])
+        GaussianBlur(11).apply(photo(5, 30), [1.0])
 
 
 @pytest.mark.parametrize(

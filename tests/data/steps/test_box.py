@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from referee import F, as_image, as_tensor, picture
 
 from headwater.data.randomness import Draws
 from headwater.data.steps.box import CentralBox, RandomArea, RandomBox
 from headwater.errors import SampleError, WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor
 
 
 def draws_of(ids, epoch=0):
@@ -103,13 +104,13 @@ def test_random_box_reaches_every_place():
 
 @pytest.mark.parametrize("size", [(10, 12), (11, 13), (14, 9), (15, 31)])
 def test_central_box_is_torchvisions_center_crop(size):
-    image, step = picture(*size), CentralBox((9, 8))
+    image, step = photo(*size), CentralBox((9, 8))
     row = step.draw(draws_of([1]), np.array([size]))[0]
     assert (step.apply(image, row) == as_image(F.center_crop(as_tensor(image), [9, 8]))).all()
 
 
 def test_a_crop_is_a_view_of_the_image():
-    image = picture(20, 30)
+    image = photo(20, 30)
     part = RandomArea().apply(image, [2.0, 3.0, 10.0, 12.0])
     assert (part == as_image(F.crop(as_tensor(image), 2, 3, 10, 12))).all()
     assert np.shares_memory(part, image)
@@ -118,7 +119,7 @@ def test_a_crop_is_a_view_of_the_image():
 def test_an_image_smaller_than_the_crop_is_refused_with_its_size():
     row = RandomBox((32, 32)).draw(draws_of([5]), np.array([[20, 40]]))[0]
     with pytest.raises(SampleError, match="20 x 40 pixels is smaller than the crop of 32 x 32"):
-        RandomBox((32, 32)).apply(picture(20, 40), row)
+        RandomBox((32, 32)).apply(photo(20, 40), row)
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from referee import F, as_tensor, picture, v1
 
 from headwater.data.steps.dtype import DTYPES, Normalize, ToDtype, normalise_table
 from headwater.data.steps.erasing import RandomErasing
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import F, as_tensor, v1
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NO_ROWS = np.empty((2, 0))
 
 
 def batch_of(count=2):
-    return torch.stack([as_tensor(picture(33, 21, seed=seed)) for seed in range(count)])
+    return torch.stack([as_tensor(photo(33, 21, seed=seed)) for seed in range(count)])
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -30,7 +31,7 @@ def test_to_dtype_is_torchvisions_both_ways(name, scale):
 
 
 def test_dividing_is_what_the_first_torchvision_does():
-    image = picture(40, 40)
+    image = photo(40, 40)
     ours = ToDtype("float32", scale=True, divide=True).apply_batch(as_tensor(image)[None], NO_ROWS)
     assert torch.equal(ours[0], v1.functional.to_tensor(image))
     multiplied = ToDtype("float32", scale=True).apply_batch(as_tensor(image)[None], NO_ROWS)
@@ -45,11 +46,11 @@ def test_normalize_is_torchvisions():
 
 
 def test_one_image_gets_the_bits_that_a_batch_gets():
-    image = picture(33, 21, seed=1)
+    image = photo(33, 21, seed=1)
     whole = Normalize(MEAN, STD).apply_batch(batch_of(), NO_ROWS)
     alone = Normalize(MEAN, STD).apply(image, ())
     assert (alone == whole[1].permute(1, 2, 0).numpy()).all()
-    assert (image == picture(33, 21, seed=1)).all()
+    assert (image == photo(33, 21, seed=1)).all()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from referee import F, as_image, as_tensor, picture
 
 from headwater.data.randomness import Draws
 from headwater.data.steps.flip import RandomHorizontalFlip, RandomVerticalFlip
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from headwater.errors import WrongUse
     [(RandomHorizontalFlip(), F.horizontal_flip), (RandomVerticalFlip(), F.vertical_flip)],
 )
 def test_a_flip_is_torchvisions_and_a_view(step, referee):
-    image = picture(9, 14)
+    image = photo(9, 14)
     assert (step.apply(image, [1.0]) == as_image(referee(as_tensor(image)))).all()
     assert np.shares_memory(step.apply(image, [1.0]), image)
     assert step.apply(image, [0.0]) is image
@@ -32,5 +33,5 @@ def test_flips_happen_with_probability_p(p):
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, "half", None, True])
 def test_p_must_be_a_probability(p):
-    with pytest.raises(WrongUse, match="p is .*; it must be a number from 0 to 1"):
+    with pytest.raises(WrongUse, match=r"p is .*; it must be a number from 0 to 1"):
         RandomHorizontalFlip(p)

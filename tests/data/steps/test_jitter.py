@@ -7,12 +7,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from referee import F, as_image, as_tensor, picture, v2
 
 from headwater.data.randomness import Draws
 from headwater.data.steps import colours
 from headwater.data.steps.jitter import ColorJitter, Grayscale, RandomGrayscale
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor, v2
 
 SHAPES = [(64, 64, 3), (37, 53, 3), (31, 40, 1), (5, 3, 3), (1, 1, 3)]
 FACTORS = [0.0, 0.31, 0.99, 1.0, 1.7]
@@ -22,7 +23,7 @@ FACTORS = [0.0, 0.31, 0.99, 1.0, 1.7]
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32], ids=str)
 def test_each_colour_function_is_torchvisions(shape, factor, kind):
-    image = F.to_dtype(as_tensor(picture(*shape[:2], channels=shape[2])), kind, scale=True)
+    image = F.to_dtype(as_tensor(photo(*shape[:2], channels=shape[2])), kind, scale=True)
     for ours, theirs in (
         (colours.brightness, F.adjust_brightness),
         (colours.contrast, F.adjust_contrast),
@@ -31,6 +32,14 @@ def test_each_colour_function_is_torchvisions(shape, factor, kind):
     ):
         assert torch.equal(ours(image, factor), theirs(image, factor)), ours.__name__
     assert torch.equal(colours.hue(image, factor / 4 - 0.25), F.adjust_hue(image, factor / 4 - 0.25))
+
+
+@pytest.mark.parametrize("values", [(0, 0), (255, 255), (9, 9), (9, 10), (0, 255)], ids=str)
+def test_images_of_one_or_two_values_are_stretched_as_by_torchvision(values):
+    image = torch.tensor(values, dtype=torch.uint8).repeat(3, 12, 15)
+    image[1] = values[0]
+    assert torch.equal(colours.autocontrast(image), F.autocontrast(image))
+    assert torch.equal(colours.equalize(image), F.equalize(image))
 
 
 def jitter_by_torchvision(image, row):
@@ -45,7 +54,7 @@ def test_jitter_with_drawn_parameters_is_torchvisions():
     rows = step.draw(Draws.of(np.arange(24), seed=1, epoch=0, step=2), np.full((24, 2), 40))
     assert len(set(rows[:, 0])) > 10
     for number, row in enumerate(rows.tolist()):
-        image = picture(41, 43, seed=number)
+        image = photo(41, 43, seed=number)
         theirs = jitter_by_torchvision(as_tensor(image), row)
         assert (step.apply(image, row) == as_image(theirs)).all()
 
@@ -62,7 +71,7 @@ def test_the_ranges_are_those_of_torchvision():
 
 
 def test_a_change_that_was_not_asked_for_is_not_made():
-    image, step = picture(20, 20), ColorJitter(brightness=0)
+    image, step = photo(20, 20), ColorJitter(brightness=0)
     assert step == ColorJitter()
     assert (step.apply(image, [7.0, 0.5, 0.5, 0.5, 0.5]) == image).all()
 
@@ -70,13 +79,13 @@ def test_a_change_that_was_not_asked_for_is_not_made():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("wanted", [1, 3])
 def test_grayscale_is_torchvisions(channels, wanted):
-    image = picture(40, 31, channels=channels)
+    image = photo(40, 31, channels=channels)
     theirs = F.rgb_to_grayscale(as_tensor(image), num_output_channels=wanted)
     assert (Grayscale(wanted).apply(image, ()) == as_image(theirs)).all()
 
 
 def test_random_grayscale_keeps_the_channels():
-    image, step = picture(20, 30), RandomGrayscale(0.3)
+    image, step = photo(20, 30), RandomGrayscale(0.3)
     grey = step.apply(image, [1.0])
     assert (grey == as_image(F.rgb_to_grayscale(as_tensor(image), num_output_channels=3))).all()
     assert step.apply(image, [0.0]) is image

@@ -7,17 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from referee import as_tensor, picture, v2
 
 from headwater.data.randomness import Draws
 from headwater.data.steps.mix import CutMix, MixUp, cut_boxes, draw_beta, pair_draws, power
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import as_tensor, v2
 
 KEY = {"seed": 1, "epoch": 2, "step": 3}
 
 
 def batch_of(count=4):
-    return torch.stack([as_tensor(picture(20, 30, seed=seed)) for seed in range(count)]).float()
+    return torch.stack([as_tensor(photo(20, 30, seed=seed)) for seed in range(count)]).float()
 
 
 def test_mixup_is_torchvisions_within_the_last_bit():

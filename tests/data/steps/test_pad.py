@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from referee import F, as_image, as_tensor, picture
 
 from headwater.data.steps.pad import PADDING_MODES, Pad, PadToFit
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor
 
 NO_ROWS = np.empty((1, 0))
 
@@ -16,7 +17,7 @@ NO_ROWS = np.empty((1, 0))
 @pytest.mark.parametrize("padding", [3, (2, 5), (1, 2, 3, 4), 0])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pad_is_torchvisions(mode, padding, channels):
-    image = picture(12, 9, channels=channels)
+    image = photo(12, 9, channels=channels)
     step = Pad(padding, fill=7, padding_mode=mode)
     ours = step.apply(image, ())
     theirs = F.pad(as_tensor(image), list(step.padding), fill=7, padding_mode=mode)
@@ -25,18 +26,18 @@ def test_pad_is_torchvisions(mode, padding, channels):
 
 
 def test_fill_may_be_one_value_per_channel():
-    image = picture(6, 7)
+    image = photo(6, 7)
     theirs = F.pad(as_tensor(image), [2, 2, 2, 2], fill=[10, 20, 30])
     assert (Pad(2, fill=(10, 20, 30)).apply(image, ()) == as_image(theirs)).all()
 
 
 def test_a_border_wider_than_the_image_can_be_reflected():
-    assert Pad(9, padding_mode="reflect").apply(picture(4, 5), ()).shape == (22, 23, 3)
+    assert Pad(9, padding_mode="reflect").apply(photo(4, 5), ()).shape == (22, 23, 3)
 
 
 @pytest.mark.parametrize("size", [(5, 20), (20, 5), (20, 21), (6, 5), (5, 5)])
 def test_sharing_what_lacks_is_what_center_crop_does(size):
-    image, step = picture(*size), PadToFit((12, 11))
+    image, step = photo(*size), PadToFit((12, 11))
     padded = step.apply(image, ())
     top, left = round((padded.shape[0] - 12) / 2), round((padded.shape[1] - 11) / 2)
     theirs = as_image(F.center_crop(as_tensor(image), [12, 11]))
@@ -46,14 +47,14 @@ def test_sharing_what_lacks_is_what_center_crop_does(size):
 
 @pytest.mark.parametrize("mode", PADDING_MODES)
 def test_each_side_gets_all_that_lacks_if_asked(mode):
-    image, step = picture(7, 20), PadToFit((12, 12), (1, 0, 1, 0), padding_mode=mode, whole=True)
+    image, step = photo(7, 20), PadToFit((12, 12), (1, 0, 1, 0), padding_mode=mode, whole=True)
     theirs = F.pad(as_tensor(image), [1, 5, 1, 5], padding_mode=mode)
     assert (step.apply(image, ()) == as_image(theirs)).all()
     assert step.out_sizes(np.array([[7, 20]]), NO_ROWS).tolist() == [[17, 22]]
 
 
 def test_an_image_that_fits_is_passed_on_untouched():
-    image = picture(12, 13)
+    image = photo(12, 13)
     assert PadToFit((12, 11)).apply(image, ()) is image
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from referee import F, as_image, as_tensor, picture, v2
 
 from headwater.data.steps.resize import INTERPOLATIONS, Resize
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import F, as_image, as_tensor, v2
 
 NO_ROWS = np.empty((1, 0))
 
@@ -19,7 +20,7 @@ NO_ROWS = np.empty((1, 0))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_resize_is_torchvisions(interpolation, antialias, channels):
     for height, width in ((90, 120), (31, 33), (20, 200)):
-        image = picture(height, width, channels=channels)
+        image = photo(height, width, channels=channels)
         ours = Resize((48, 64), interpolation, antialias=antialias).apply(image, ())
         mode = v2.InterpolationMode(interpolation)
         theirs = F.resize(as_tensor(image), [48, 64], interpolation=mode, antialias=antialias)
@@ -40,7 +41,7 @@ def test_resize_is_torchvisions(interpolation, antialias, channels):
     ids=["crop", "flip", "both flips of a crop", "read-only", "turned", "one channel"],
 )
 def test_any_view_of_an_image_can_be_resized(view):
-    part = view(picture(90, 120))
+    part = view(photo(90, 120))
     ours = Resize((50, 40)).apply(part, ())
     assert (ours == as_image(F.resize(as_tensor(part), [50, 40]))).all()
 
@@ -57,13 +58,13 @@ def test_the_size_by_the_shorter_edge_is_torchvisions(height, width, size, more)
 
 @pytest.mark.parametrize(("height", "width"), [(30, 50), (50, 30), (40, 40), (64, 20)])
 def test_the_size_by_the_longer_edge_is_torchvisions(height, width):
-    image, step = picture(height, width), Resize(None, max_size=64)
+    image, step = photo(height, width), Resize(None, max_size=64)
     theirs = F.resize(as_tensor(image), None, max_size=64)
     assert (step.apply(image, ()) == as_image(theirs)).all()
 
 
 def test_an_image_that_has_the_size_is_passed_on_untouched():
-    image = picture(30, 40)
+    image = photo(30, 40)
     assert Resize((30, 40)).apply(image, ()) is image
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from referee import as_image, as_tensor, picture, v2
 
 from headwater.data.randomness import Draws
 from headwater.data.steps.trivial import OPERATIONS, TrivialAugmentWide
 from headwater.errors import WrongUse
+from pictures import photo
+from referee import as_image, as_tensor, v2
 
 SHAPES = [(48, 48, 3), (37, 53, 3), (40, 31, 1)]
 
@@ -20,7 +21,7 @@ def test_each_operation_is_torchvisions(operation, interpolation, fill):
     ours = TrivialAugmentWide(interpolation=interpolation, fill=fill)
     theirs = v2.TrivialAugmentWide(interpolation=v2.InterpolationMode(interpolation), fill=fill)
     for height, width, channels in SHAPES:
-        image = picture(height, width, channels=channels)
+        image = photo(height, width, channels=channels)
         for number, sign in ((0, 1.0), (9, -1.0), (20, 1.0), (30, -1.0)):
             expected = theirs._apply_image_or_video_transform(
                 as_tensor(image),
@@ -47,7 +48,7 @@ def test_the_operations_are_torchvisions_in_its_order():
 
 
 def test_a_colour_per_channel_fills_what_is_outside():
-    made = TrivialAugmentWide(fill=(10, 20, 30)).apply(picture(40, 40), (3, 30, 1.0))
+    made = TrivialAugmentWide(fill=(10, 20, 30)).apply(photo(40, 40), (3, 30, 1.0))
     assert (made[:, 0] == (10, 20, 30)).all()
 
 
@@ -62,7 +63,7 @@ def test_every_operation_strength_and_sign_is_drawn():
 
 def test_float_images_are_refused():
     with pytest.raises(WrongUse, match="works on uint8 images, not float32"):
-        TrivialAugmentWide().apply(picture(9, 9).astype(np.float32), (1, 1, 1.0))
+        TrivialAugmentWide().apply(photo(9, 9).astype(np.float32), (1, 1, 1.0))
 
 
 @pytest.mark.parametrize(
