@@ -1,8 +1,8 @@
 """How fast is a folder indexed, and how soon and how small is an indexed one open?
 
-Indexing is compared with a bare loop that opens each file and reads its first 4 kB, over the same files; each
-measurement begins without a cached index. The files are small, so that names and not bytes are what counts. The
-cached index has a million rows in a thousand directories, and is opened by fresh processes.
+Indexing is compared with a bare loop that opens each file and reads its first 4 kB, over the same files;
+each measurement begins without a cached index. The files are small, so that names and not bytes are what
+counts. The cached index has a million rows in a thousand directories, and is opened by fresh processes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-import headwater as hw
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
+
+import headwater as hw
 from headwater.data.index import Index, Places
 from headwater.data.synthetic import make_photos
-from measuring import Bar, Options, Report, Table, at_least, compare, interleave, rate_table, read_options, show
+from measuring import (
+    Bar,
+    Options,
+    Report,
+    Table,
+    at_least,
+    compare,
+    interleave,
+    rate_table,
+    read_options,
+    show,
+)
 
 FILE_BYTES = 4096
 CHILD = "--child"
@@ -142,12 +154,10 @@ def run(folder: Path, options: Options) -> Report:
         values = [found[name] for found in opened]
         rows.append((title, f"{medians[name]:.2f}", f"{min(values):.2f}..{max(values):.2f}"))
     samples, most = opened[0]["samples"], max(medians["rss"], medians["nbytes"])
+    titles = (f"{samples:,} samples in 1,000 directories", f"median of {len(opened)}", "min..max")
     return Report(
         "indexing a folder: files/s; and a cached index: seconds and bytes",
-        (
-            rate_table(rates, "index", "files/s"),
-            Table((f"{samples:,} samples in 1,000 directories", f"median of {len(opened)}", "min..max"), tuple(rows)),
-        ),
+        (rate_table(rates, "index", "files/s"), Table(titles, tuple(rows))),
         (
             at_least(compare(rates, "index", "bare loop"), 0.5),
             Bar("open a cached index", "about 1 s", f"{medians['seconds']:.2f} s", medians["seconds"] < 1.2),

@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import headwater as hw
 import numpy as np
-from headwater import transforms as T  # noqa: N812
+
+import headwater as hw
+from headwater import transforms as T
 from headwater.data.synthetic import make_photos
 from measuring import Options, Report, at_least, compare, interleave, rate_table, read_options, show
-from peers.venv import Peer, python
+from peers.children import Peer, python
 
 BATCH = 128
 WORKERS = 2
@@ -44,7 +45,8 @@ def shards(options: Options) -> Iterator[tuple[str, bytes]]:
 def make_shard(number: int) -> bytes:
     buffer, positions = io.BytesIO(), np.arange(number * _PER_SHARD, (number + 1) * _PER_SHARD)
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for position, photo in zip(positions.tolist(), make_photos(positions, classes=8, seed=0), strict=True):
+        photos = make_photos(positions, classes=8, seed=0)
+        for position, photo in zip(positions.tolist(), photos, strict=True):
             for suffix, content in (("jpg", photo), ("cls", str(position % 8).encode())):
                 member = tarfile.TarInfo(f"{position:06d}.{suffix}")
                 member.size = len(content)
@@ -60,7 +62,8 @@ def prepare(folder: Path, options: Options) -> int:
         for copy in range(copies):
             (folder / "tars" / f"{name}-{copy}.tar").write_bytes(content)
             _extract(content, folder / "folder" / f"{name}-{copy}")
-    subprocess.run([python(), Path(__file__).parent / "peers/photos.py", "optimize", folder], check=True, stdout=2)
+    script = Path(__file__).parent / "peers" / "photos.py"
+    subprocess.run([python(), script, "optimize", folder], check=True, stdout=2)
     return len(list((folder / "folder").rglob("*.jpg")))
 
 
@@ -106,7 +109,7 @@ def run(folder: Path, options: Options) -> Report:
         "images/s on local photos, ImageNet training transforms",
         (rate_table(rates, "headwater", "images/s"),),
         tuple(at_least(ratios[name], asked[name]) for name in PEERS),
-        (f"{count} photos, batches of {BATCH}, {WORKERS} workers, epochs for at least {seconds:g} s a measurement",),
+        (f"{count} photos, batches of {BATCH}, {WORKERS} workers, at least {seconds:g} s a measurement",),
         raw={"rates": rates},
     )
 

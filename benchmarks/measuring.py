@@ -83,7 +83,7 @@ class Report:
 def read_options(description: str | None) -> Options:
     """The command line of a benchmark."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="folder with imagenet_sample/ and cifar10/; else data is made")
+    parser.add_argument("--data", type=Path, help="folder with imagenet_sample/ and cifar10/")
     parser.add_argument("--quick", action="store_true", help="a sanity run: little data, two rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     found = parser.parse_args()
@@ -115,7 +115,8 @@ def rate_table(rates: Rates, name: str, unit: str) -> Table:
         ratio = compare(rates, name, other)
         against = ("", "") if other == name else (f"{ratio.median:.2f}", ratio.spread)
         rows.append((other, round(statistics.median(found)), f"{min(found):.0f}..{max(found):.0f}", *against))
-    return Table(("contender", f"median {unit}", "min..max", f"{name} / it", "spread of the ratio"), tuple(rows))
+    columns = ("contender", f"median {unit}", "min..max", f"{name} / it", "spread of the ratio")
+    return Table(columns, tuple(rows))
 
 
 def at_least(ratio: Ratio, asked: float) -> Bar:
@@ -150,7 +151,8 @@ def machine() -> str:
 def command() -> str:
     """How this run was started, without the machine's paths."""
     script = f"benchmarks/{Path(sys.argv[0]).name}"
-    words = ["FOLDER" if before == "--data" else word for before, word in zip(sys.argv, sys.argv[1:], strict=False)]
+    pairs = zip(sys.argv, sys.argv[1:], strict=False)
+    words = ["FOLDER" if before == "--data" else word for before, word in pairs]
     return shlex.join([".venv/bin/python", script, *words])
 
 

@@ -13,13 +13,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import headwater as hw
 import numpy as np
 import psutil
-from headwater import transforms as T  # noqa: N812
+from numpy.typing import NDArray
+
+import headwater as hw
+from headwater import transforms as T
 from headwater.data.synthetic import write_photos
 from measuring import Bar, Options, Report, Table, read_options, show
-from numpy.typing import NDArray
 
 WARM_UP = 5
 EPOCHS = 50
@@ -61,7 +62,7 @@ def readings(data: hw.Dataset, epochs: int) -> list[Reading]:
 
 
 def growth(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Percent from first to last: along the least-squares line, and of the last tenth over the first tenth."""
+    """Percent from first to last: along the least-squares line, and last tenth over first."""
     epochs = np.arange(len(values))
     slope, begin = np.polyfit(epochs, values, 1)
     tenth = max(1, len(values) // 10)
@@ -78,7 +79,8 @@ def run(folder: Path, options: Options) -> Report:
         values = np.array([getattr(reading, name) for reading in found], dtype=np.float64)
         line, ends = growth(values)
         worst = max(worst, line, ends)
-        rows.append((name, values[0] / 2**20, values[-1] / 2**20, values.max() / 2**20, f"{line:+.2f}", f"{ends:+.2f}"))
+        sizes = (value / 2**20 for value in (values[0], values[-1], values.max()))
+        rows.append((name, *sizes, f"{line:+.2f}", f"{ends:+.2f}"))
     counts = Table(
         ("count", "first", "last", "most"),
         tuple(
@@ -86,7 +88,7 @@ def run(folder: Path, options: Options) -> Report:
             for name in ("threads", "descriptors")
         ),
     )
-    columns = ("memory", "first MiB", "last MiB", "most MiB", "growth % (line)", "growth % (last / first tenth)")
+    columns = ("memory", "first MiB", "last MiB", "most MiB", "growth % (line)", "growth % (tenths)")
     spent = time.perf_counter() - begin
     return Report(
         f"memory over {len(found)} epochs, after {WARM_UP} of warm-up",

@@ -21,13 +21,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import headwater as hw
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from headwater import transforms as T  # noqa: N812
+
+import headwater as hw
+from headwater import transforms as T
 from headwater.data.index import Index, Places
 from headwater.data.randomness import derive_key
 from headwater.data.synthetic import make_photos
@@ -151,7 +152,7 @@ def report(rounds: list[dict[str, Any]], *, count: int, sizes: tuple[int, int], 
         f"resume in mid-epoch with {count:,} samples",
         (Table(("seconds of", f"median of {len(rounds)}", "min..max"), tuple(rows)),),
         (
-            Bar("load_state_dict to first batch", "about 2 s", f"{medians['resume']:.2f} s", medians["resume"] < 2.5),
+            Bar(TITLES["resume"], "about 2 s", f"{medians['resume']:.2f} s", medians["resume"] < 2.5),
             Bar("state as JSON / by torch.save", "under 4 kB", f"{plain} / {saved} bytes", max(sizes) < 4000),
             Bar("rounds whose ids are not the next ones", "0", str(wrong), not wrong),
         ),

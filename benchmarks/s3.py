@@ -22,10 +22,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import headwater as hw
 import numpy as np
 import obstore
-from headwater import transforms as T  # noqa: N812
+from obstore.store import S3Store
+
+import headwater as hw
+from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.data.synthetic import make_photos
 from headwater.engine.chain import Chain
@@ -34,7 +36,6 @@ from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Failure, Task
 from headwater.engine.run import run as run_engine
 from measuring import Options, Report, at_least, compare, interleave, rate_table, read_options, show
-from obstore.store import S3Store
 
 BUCKET = "photos"
 THREADS = 16
@@ -66,9 +67,10 @@ def server(folder: Path) -> Iterator[dict[str, str]]:
     """A running server, as the settings that a client needs."""
     s3, master, volume, filer, admin = free_ports(5)
     login = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": secrets.token_hex(16)}
-    ports = {"s3.port": s3, "master.port": master, "volume.port": volume, "filer.port": filer, "admin.port": admin}
+    ports = {"s3.port": s3, "master.port": master, "volume.port": volume, "filer.port": filer}
     off = {"admin.ui": "false", "webdav": "false", "master.telemetry": "false"}
-    flags = ports | off | {"s3.port.iceberg": 0, "s3.port.lance": 0, "bucket": BUCKET, "dir": folder}
+    unused = {"s3.port.iceberg": 0, "s3.port.lance": 0}
+    flags = ports | off | unused | {"admin.port": admin, "bucket": BUCKET, "dir": folder}
     words = [f"-{name}={value}" for name, value in flags.items()]
     weed = Path(sys.executable).parent / "weed"
     with (folder / "server.log").open("wb") as log:
@@ -218,12 +220,13 @@ def run(folder: Path, options: Options) -> Report:
         rates = interleave(measures, rounds=options.rounds)
         contenders.close()
     ratio = compare(rates, "engine", "bare loop")
-    size = f"{count} objects of {int(data.sizes.mean()) // 1000} kB, {PASSES} times, {THREADS} threads, batches of {BATCH}"
+    kilobytes = int(data.sizes.mean()) // 1000
+    size = f"{count} objects of {kilobytes} kB, {PASSES} times, {THREADS} threads, batches of {BATCH}"
     return Report(
         "S3 on loopback: objects/s, and the engine's share of a bare ranged-read loop's rate",
         (rate_table(rates, "engine", "objects/s"),),
         (at_least(ratio, 0.9),),
-        (size, "the loader decodes, crops to 224 and flips on the cores that the server runs on: for information"),
+        (size, "for information: the loader decodes, crops to 224 and flips on the server's cores"),
         raw={"rates": rates},
     )
 

@@ -16,18 +16,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from headwater import transforms as T  # noqa: N812
+from numpy.typing import NDArray
+
+from headwater import transforms as T
 from headwater.data.index import Index
 from headwater.data.randomness import derive_key
 from headwater.engine.permutation import Shuffled
 from measuring import Bar, Cell, Report, Table, read_options, show
-from numpy.typing import NDArray
 
 SIZES = (10_000, 1_000_000, 10_000_000)
 LOOKED_UP = 4096
 SLICE = 256
 FLAT = 3.0
-"""Seconds per sample may grow by this factor over three orders of magnitude: the caches of a CPU end somewhere."""
+"""How much dearer a sample may be at the largest size: the caches of a CPU end somewhere."""
 _BLOCK = 1 << 16
 
 
@@ -111,7 +112,8 @@ def rows_of(found: dict[int, dict[str, float]]) -> tuple[tuple[Cell, ...], ...]:
         rows.append((title, *(f"{1e9 * found[count][name] / count:.0f}" for count in found)))
     looked = (f"{1e9 * found[count]['position_of'] / LOOKED_UP:.0f}" for count in found)
     rows.append((f"index: position_of {LOOKED_UP} ids (ns/id)", *looked))
-    rows.append((f"order: {SLICE} places in mid-epoch (us)", *(f"{1e6 * found[n]['slice']:.0f}" for n in found)))
+    slices = (f"{1e6 * found[n]['slice']:.0f}" for n in found)
+    rows.append((f"order: {SLICE} places in mid-epoch (us)", *slices))
     rows.append(("index: bytes/sample in memory", *(f"{found[n]['memory']:.1f}" for n in found)))
     rows.append(("index: bytes/sample on disk", *(f"{found[n]['file']:.1f}" for n in found)))
     for name in ("order peak", "draws peak"):

@@ -14,14 +14,15 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import headwater as hw
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import simplejpeg
-from headwater import transforms as T  # noqa: N812
+
+import headwater as hw
+from headwater import transforms as T
 from measuring import Options, Report, at_least, compare, interleave, rate_table, read_options, show
-from peers.venv import Peer
+from peers.children import Peer
 
 BATCH = 256
 WORKERS = 2
@@ -42,7 +43,8 @@ class Ours:
     """Headwater on the Parquet file as it is."""
 
     def __init__(self, file: Path, seconds: float) -> None:
-        floats = [T.ToDtype("float32", scale=True), T.Normalize([0.4914, 0.4822, 0.4465], [0.247, 0.2435, 0.2616])]
+        normalize = T.Normalize([0.4914, 0.4822, 0.4465], [0.247, 0.2435, 0.2616])
+        floats = [T.ToDtype("float32", scale=True), normalize]
         steps = T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *floats])
         data = hw.open(file, progress=False)
         self._loader = hw.DataLoader(data, steps, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
@@ -72,7 +74,7 @@ def run(folder: Path, options: Options) -> Report:
         "CIFAR-10 sized files from Parquet: images/s",
         (rate_table(rates, "headwater", "images/s"),),
         tuple(at_least(compare(rates, "headwater", name), 2.0) for name in PEERS),
-        (f"batches of {BATCH}, {WORKERS} workers, epochs for at least {seconds:g} s a measurement",),
+        (f"batches of {BATCH}, {WORKERS} workers, at least {seconds:g} s a measurement",),
         raw={"rates": rates},
     )
 

@@ -17,18 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import headwater as hw
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import simplejpeg
-from headwater import transforms as T  # noqa: N812
+from numpy.typing import NDArray
+
+import headwater as hw
+from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.data.synthetic import write_photos
 from headwater.engine.chain import Chain
 from measuring import Bar, Options, Report, Table, read_options, show
-from numpy.typing import NDArray
 
 EPOCHS = 3
 SEED = 17
@@ -41,6 +42,7 @@ PHOTO_PIPELINES = {
     "validation": T.Compose([T.Resize(256), T.CenterCrop(224), *_FLOATS]),
 }
 SMALL_PIPELINES = {"small": T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *_FLOATS])}
+PIPELINES = PHOTO_PIPELINES | SMALL_PIPELINES
 
 
 @dataclass
@@ -143,19 +145,20 @@ def run(folder: Path, options: Options) -> Report:
     epochs = 1 if options.quick else EPOCHS
     photos, small = open_photos(folder, options), open_small(folder, options)
     rows, total = [], Count()
-    jobs = [(photos, name, pipeline, 50 if options.quick else len(photos)) for name, pipeline in PHOTO_PIPELINES.items()]
-    jobs += [(small, name, pipeline, 200 if options.quick else SMALL) for name, pipeline in SMALL_PIPELINES.items()]
-    for data, name, pipeline, most in jobs:
+    jobs = [(photos, name, 50 if options.quick else len(photos)) for name in PHOTO_PIPELINES]
+    jobs += [(small, name, 200 if options.quick else SMALL) for name in SMALL_PIPELINES]
+    for data, name, most in jobs:
+        pipeline = PIPELINES[name]
         count = check(pipeline, data, most=most, epochs=epochs)
-        samples, cuts = min(most, len(data)), len(pipeline) + 1
-        rows.append((name, samples, cuts, epochs, count.comparisons, count.bytes_compared, count.differing_bytes))
+        shape = (min(most, len(data)), len(pipeline) + 1, epochs)
+        rows.append((name, *shape, count.comparisons, count.bytes_compared, count.differing_bytes))
         total += count
     columns = ("pipeline", "samples", "cuts", "epochs", "comparisons", "bytes compared", "differing bytes")
     return Report(
         "split equals whole: every cut, bytes and JSON between the parts",
         (Table(columns, tuple(rows)),),
         (Bar("differing bytes", "0", str(total.differing_bytes), not total.differing_bytes),),
-        tuple(f"{name}: {pipeline}" for name, pipeline in (PHOTO_PIPELINES | SMALL_PIPELINES).items()),
+        tuple(f"{name}: {pipeline}" for name, pipeline in PIPELINES.items()),
     )
 
 

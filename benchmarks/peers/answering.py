@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-# torchvision's wheel is built for another torch; declared, never called, these let its transforms be imported.
-_library = torch.library.Library("torchvision", "DEF")
+# torchvision's wheel is built for another torch; declared and never called, these let it be imported.
+_library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 for _name in ("nms", "qnms"):
-    _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _schema = f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    _library.define(_schema)  # type: ignore[no-untyped-call]
 
 
 def answer(epoch: Callable[[], Iterable[Any]]) -> None:

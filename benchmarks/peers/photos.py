@@ -30,12 +30,12 @@ Epoch = Callable[[], Iterable[Any]]
 
 
 def on_pillow() -> v2.Compose:
-    """The transforms as torchvision's training reference has them by default: Pillow images up to the tensor."""
+    """As torchvision's training reference has them by default: Pillow images up to the tensor."""
     return v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.PILToTensor(), *_floats()])
 
 
 def on_tensors() -> v2.Compose:
-    """The transforms as torchvision's notes on performance recommend: uint8 tensors from the beginning."""
+    """As torchvision's notes on performance recommend: uint8 tensors from the beginning."""
     return v2.Compose([v2.PILToTensor(), v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *_floats()])
 
 
@@ -94,16 +94,15 @@ def litdata_epochs(folder: Path, transform: v2.Compose) -> Epoch:
     data = litdata.StreamingDataset(
         str(folder / "litdata"), shuffle=True, drop_last=False, transform=Sample(transform)
     )
-    loader = litdata.StreamingDataLoader(
-        data, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True
-    )
+    loader = litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True)
     return lambda: loader
 
 
 def litdata_raw_epochs(folder: Path, transform: v2.Compose) -> Epoch:
     import litdata
 
-    data = litdata.StreamingRawDataset(str(folder / "folder"), transform=Decoded(transform))
+    cache = str(folder / "litdata-raw")
+    data = litdata.StreamingRawDataset(str(folder / "folder"), cache_dir=cache, transform=Decoded(transform))
     loader = DataLoader(data, BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
     return lambda: ((inputs, None) for inputs in loader)
 

@@ -1,6 +1,6 @@
 """CIFAR-sized JPEG files from a Parquet file, through torch's DataLoader with torchvision's transforms.
 
-    small_files.py NAME FILE     answer "measure SECONDS" on standard input
+`small_files.py NAME FILE` answers "measure SECONDS" on standard input.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Rows(Dataset[Any]):
         return self._transform(image), self._labels[row]
 
 
-def with_v2() -> Callable[[Any], Any]:
+def with_v2() -> Any:
     steps = [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), v2.ToImage()]
     return v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True), v2.Normalize(_MEAN, _STD)])
 
 
-def with_v1() -> Callable[[Any], Any]:
+def with_v1() -> Any:
     steps = [v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()]
     return v1.Compose([*steps, v1.Normalize(_MEAN, _STD)])
 
 
-PEERS: dict[str, Callable[[], Callable[[Any], Any]]] = {"torch-v2": with_v2, "torch-v1": with_v1}
+PEERS: dict[str, Callable[[], Any]] = {"torch-v2": with_v2, "torch-v1": with_v1}
 
 if __name__ == "__main__":
     rows = Rows(Path(sys.argv[2]), PEERS[sys.argv[1]]())

@@ -284,3 +284,13 @@ def test_block_shuffle_visits_every_sample(photo_parquet: Path) -> None:
     one, two = ([int(id) for batch in loader for id in batch.ids] for _ in range(2))
     assert sorted(one) == sorted(two) == sorted(data.ids.tolist())
     assert one != two
+
+
+def test_a_full_shuffle_that_rereads_blocks_is_warned_of(
+    photo_parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = hw.open(photo_parquet)
+    monkeypatch.setattr(data.store.source, "cached_bytes", 1000)
+    with pytest.warns(UserWarning, match="shuffle='blocks' reads it once"):
+        make(data, shuffle=True)
+    make(data, shuffle="blocks")

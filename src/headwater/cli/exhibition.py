@@ -52,9 +52,7 @@ def show_loader(photos: Path, *, epochs: int, seed: int) -> Exhibit:
     proof = ResumeProof(at=max(1, len(loader) // 2))
     shares = []
     for epoch in range(epochs):
-        for step, batch in enumerate(trainer.train_epoch(loader), start=1):
-            if epoch == epochs - 1:
-                proof.watch(step, batch, loader)
+        _train_epoch(trainer, loader, proof if epoch == epochs - 1 else None)
         shares.append(evaluate(network, validation))
         say(f"epoch {epoch}: {shares[-1]:.1%} of {len(held_back):,} held-back photos labelled rightly")
     differing, compared = proof.differing_bytes(_training_loader(training, seed, workers=1))
@@ -74,6 +72,12 @@ def show_loader(photos: Path, *, epochs: int, seed: int) -> Exhibit:
         loader_chapter(run, text=_TEXT, facts=facts, sheets=sheets),
         _figures(run, differing=differing, compared=compared),
     )
+
+
+def _train_epoch(trainer: Trainer, loader: DataLoader, proof: ResumeProof | None) -> None:
+    for step, batch in enumerate(trainer.train_epoch(loader), start=1):
+        if proof is not None:
+            proof.watch(step, batch, loader)
 
 
 def _training_loader(data: Dataset, seed: int, workers: int | None = None) -> DataLoader:

@@ -126,7 +126,7 @@ class Index:
         names = _large_strings(keys)
         rows = len(names)
         hashed = sample_ids(names) if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
-        order = np.argsort(hashed, kind="stable").astype(np.int64, copy=False)
+        order = np.argsort(hashed).astype(np.int64, copy=False)
         _refuse_collisions(hashed, order, keys=names)
         index = cls(
             ids=hashed,

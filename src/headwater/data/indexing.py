@@ -10,16 +10,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from typing import Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from headwater.data.index import Index
 from headwater.data.indexcache import IndexCache
+from headwater.data.progress import bar
 from headwater.data.scans import Scan, Unit, assemble, kept
 
 log = logging.getLogger("headwater")
@@ -88,7 +85,7 @@ def _scan_missing(
     missing = [unit for unit in units if unit.name not in have]
     batches = [missing[start : start + layout.batch] for start in range(0, len(missing), layout.batch)]
     pool = ThreadPoolExecutor(layout.workers, thread_name_prefix="headwater-index")
-    with _bar(len(missing), progress) as advance:
+    with bar("indexing", len(missing), wanted=progress) as advance:
         futures = [pool.submit(layout.scan, batch) for batch in batches]
         fresh = _collect(pool, futures, cache=cache, advance=advance)
     _tell_skipped(fresh)
@@ -132,16 +129,3 @@ def _tell_skipped(scans: Sequence[Scan]) -> None:
             totals[reason] = totals.get(reason, 0) + count
     for reason, count in sorted(totals.items()):
         log.warning("indexing left out %d %s", count, reason)
-
-
-@contextmanager
-def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """A function that advances the bar, or does nothing where no bar is wanted."""
-    console = Console(stderr=True, force_terminal=wanted)
-    if not total or not console.is_terminal:
-        yield lambda count: None
-        return
-    columns = (TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("indexing", total=total)
-        yield lambda count: bar.advance(task, count)

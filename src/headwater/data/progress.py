@@ -17,6 +17,6 @@ def bar(title: str, total: int, *, wanted: bool | None = None) -> Iterator[Calla
         yield lambda count: None
         return
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as shown:
+    with Progress(*columns, console=console, transient=console.is_terminal) as shown:
         task = shown.add_task(title, total=total)
         yield lambda count: shown.advance(task, count)

@@ -67,12 +67,12 @@ class Chain:
         fused = len(self.pipeline) > 1 and self.pipeline.steps[1].crops
         for place, header, drawn in zip(places, headers, zip(*rows, strict=True), strict=True):
             try:
-                box = _box(drawn[1]) if fused else None
+                box = _box(drawn[1], header.size(oriented=step.oriented)) if fused else None
                 image = decode(files[place], header, mode=step.mode, oriented=step.oriented, box=box)
             except Exception as error:
                 lot.fail(place, "decode", error)
                 continue
-            self._finish(place, image, lot, done=1 + fused, drawn=drawn)
+            self._finish(place, image, lot, done=1 if box is None else 2, drawn=drawn)
 
     def _headers(self, files: Sequence[Value], lot: Lot) -> tuple[list[Header], list[int]]:
         headers, places = [], []
@@ -108,6 +108,8 @@ class Chain:
         return [rows.tolist() for rows in pipeline.draw(ids, sizes, seed=self.seed, epoch=epoch)]
 
 
-def _box(row: Row) -> tuple[int, int, int, int]:
-    top, left, height, width = row
-    return int(top), int(left), int(height), int(width)
+def _box(row: Row, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
+    """The box that a crop has drawn; None if the image is too small, which the crop itself explains."""
+    top, left, height, width = map(int, row)
+    fits = min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]
+    return (top, left, height, width) if fits else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headwater.data.image import DEFAULT_LIMITS, Limits
 from headwater.data.randomness import derive_key
@@ -107,6 +110,7 @@ class DataLoader:
         self._epoch = self._start = 0
         self._resuming = False
         self._order(0, 0)  # raises for sizes and ranks that cannot be
+        self._warn_of_rereading()
         self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
         weakref.finalize(self, self._crew.close)
 
@@ -218,8 +222,34 @@ class DataLoader:
         key = derive_key(self.seed, epoch)
         if self._shuffle == "no":
             return Identity(count)
-        blocks = self.dataset.blocks() if self._shuffle == "blocks" else None
-        return Shuffled(count, key) if blocks is None else BlockShuffled(count, key, blocks)
+        blocks = self._blocks if self._shuffle == "blocks" else None
+        return (
+            Shuffled(count, key)
+            if blocks is None
+            else BlockShuffled(count, key, blocks, self._window(blocks))
+        )
+
+    @cached_property
+    def _blocks(self) -> NDArray[np.int64] | None:
+        return self.dataset.blocks()
+
+    def _window(self, blocks: NDArray[np.int64]) -> int:
+        """Blocks that are shuffled together: two windows fit into the cache, for the change between them."""
+        per_block = self._total_bytes / len(blocks)
+        return max(1, int((self.dataset.store.source.cached_bytes or 0) / 2 / per_block))
+
+    @cached_property
+    def _total_bytes(self) -> int:
+        return int(self.dataset.sizes.sum())
+
+    def _warn_of_rereading(self) -> None:
+        cached = self.dataset.store.source.cached_bytes
+        if self._shuffle == "full" and cached is not None and self._total_bytes > cached:
+            warnings.warn(
+                f"of {self._total_bytes / 1e9:.1f} GB that are read in blocks {cached / 1e9:.1f} GB are held: "
+                "a full shuffle reads each block many times; shuffle='blocks' reads it once",
+                stacklevel=3,
+            )
 
     def _task(self, order: Order, step: int, epoch: int) -> Task:
         index = self.dataset.index

@@ -154,7 +154,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background:
 h1 { font-size: 1.7rem; margin: 0 0 .25rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; border-bottom: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
-p { max-width: 46rem; white-space: pre-line; }
+p { max-width: 46rem; }
 footer, figcaption { color: var(--soft); font-size: .85rem; }
 figure { margin: 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwater.data.steps.dtype import DTYPES, Normalize, ToDtype, normalise_table
-from headwater.data.steps.erasing import RandomErasing
+from headwater.data.steps.dtype import DTYPES, Normalize, ToDtype
 from headwater.errors import WrongUse
 from pictures import photo
 from referee import F, as_tensor, v1
@@ -51,33 +50,6 @@ def test_one_image_gets_the_bits_that_a_batch_gets():
     alone = Normalize(MEAN, STD).apply(image, ())
     assert (alone == whole[1].permute(1, 2, 0).numpy()).all()
     assert (image == photo(33, 21, seed=1)).all()
-
-
-@pytest.mark.parametrize(
-    ("steps", "channels", "covered"),
-    [
-        ([ToDtype("float32", scale=True), Normalize(MEAN, STD)], 3, 2),
-        ([Normalize(MEAN, STD)], 3, 1),
-        ([ToDtype("float32", scale=True)], 1, 1),
-        ([ToDtype("float32", scale=True, divide=True), Normalize([0.5], [0.5]), RandomErasing()], 1, 2),
-    ],
-)
-def test_the_table_holds_what_the_steps_make(steps, channels, covered):
-    table, count = normalise_table(steps)
-    assert (table.shape, table.dtype, count) == ((channels, 256), np.float32, covered)
-    batch = batch_of()
-    expected = batch
-    for step in steps[:covered]:
-        expected = step.apply_batch(expected, NO_ROWS)
-    looked_up = np.stack([table[c % channels][batch.numpy()[:, c]] for c in range(3)], axis=1)
-    assert (looked_up == expected.numpy()).all()
-
-
-@pytest.mark.parametrize(
-    "steps", [[], [RandomErasing(), Normalize(MEAN, STD)], [ToDtype("float16", scale=True)]], ids=str
-)
-def test_no_table_where_the_steps_are_others(steps):
-    assert normalise_table(steps) is None
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,7 @@ def read_jpeg(data: Raw, limits: Limits) -> Header:
     limits.check_seconds(scans, pixels, len(data))
     subsampling = "grey" if components == 1 else _SUBSAMPLINGS.get(factors, "")
     regionable = subsampling != "" and components < 4
-    return Header(
-        "jpeg", height, width, orientation, components, subsampling, progressive, scans, regionable
-    )
+    return Header("jpeg", height, width, orientation, components, subsampling, progressive, scans, regionable)
 
 
 def find_frame(data: Raw) -> tuple[int, int, int]:

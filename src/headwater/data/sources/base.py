@@ -50,6 +50,8 @@ class Source(Protocol):
     index: Index
     remote: bool
     uri: str
+    cached_bytes: int | None
+    """How many bytes of blocks are held for the next reads; None where samples are read alone."""
 
     def read(self, positions: Positions) -> list[Buffer]:
         """The image files' bytes; raises `DatasetStale`, `SampleCorrupt`, `Unreachable`."""

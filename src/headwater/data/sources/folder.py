@@ -33,6 +33,7 @@ class FolderSource:
             raise WrongUse(f"an image folder has no further fields, asked for {', '.join(options.fields)}")
         self.uri = address.uri
         self.remote = address.files.remote
+        self.cached_bytes: int | None = None
         self._files = address.files
         self._root = address.root
         identity = msgspec.json.encode(["folder", address.uri, options.shape()]).decode()

@@ -42,6 +42,7 @@ class ParquetSource:
     def __init__(self, address: Address, options: SourceOptions, *, cached_bytes: int = CACHED_BYTES) -> None:
         self.uri = address.uri
         self.remote = address.files.remote
+        self.cached_bytes: int | None = cached_bytes
         self._files = address.files
         self._options = options
         self._paths = address.listing.column("path").to_pylist()
@@ -58,8 +59,8 @@ class ParquetSource:
         out: list[Buffer] = [b""] * len(positions)
         for shard, group, places, rows in self._by_group(positions):
             images = self._groups.get((shard, group), partial(self._load_images, shard, group))
-            for place, row in zip(places.tolist(), rows.tolist(), strict=True):
-                out[place] = images.slice(row)
+            for place, data in zip(places.tolist(), images.take(rows), strict=True):
+                out[place] = data
         return out
 
     def read_heads(self, positions: Positions, length: int) -> list[Buffer]:
@@ -156,13 +157,21 @@ class _Images:
     def of(cls, column: pa.ChunkedArray, where: str) -> _Images:
         return cls([_chunk(chunk) for chunk in column.chunks if len(chunk)], where)
 
-    def slice(self, row: int) -> NDArray[np.uint8]:
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+    def take(self, rows: Positions) -> list[NDArray[np.uint8]]:
+        """Views of the bytes of these rows."""
+        if len(self._chunks) == 1:
+            return self._take_from(0, rows)
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        return [self._take_from(number, rows[k : k + 1])[0] for k, number in enumerate(numbers.tolist())]
+
+    def _take_from(self, number: int, rows: Positions) -> list[NDArray[np.uint8]]:
         data, bounds, absent = self._chunks[number]
-        place = row - int(self._starts[number])
-        if absent[place]:
+        places = rows - self._starts[number]
+        if absent[places].any():
+            row = rows[absent[places]][0]
             raise SampleCorrupt(f"row {row} in {self._where} has no image bytes; paths are not followed")
-        return data[bounds[place] : bounds[place + 1]]
+        begins, ends = bounds[places].tolist(), bounds[places + 1].tolist()
+        return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
 def _chunk(array: pa.Array) -> _Chunk:

@@ -30,6 +30,7 @@ class TarSource:
     def __init__(self, address: Address, options: SourceOptions) -> None:
         self.uri = address.uri
         self.remote = address.files.remote
+        self.cached_bytes: int | None = None
         self._files = address.files
         self._fields = options.fields
         self._paths = address.listing.column("path").to_pylist()

@@ -59,6 +59,6 @@ class BatchStep(Step):
         """The same on one image: a batch of one, so both forms give the same bits."""
         import torch
 
-        batch = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].clone()
+        batch = torch.from_numpy(image.copy()).permute(2, 0, 1)[None]
         done = self.apply_batch(batch, np.asarray([row], dtype=np.float64).reshape(1, -1))
         return done[0].permute(1, 2, 0).numpy()

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headwater.data.steps.arguments import settle, to_choice, to_fill, to_flag
-from headwater.data.steps.base import BatchStep, Rows, Step
+from headwater.data.steps.base import BatchStep, Rows
 from headwater.data.steps.tensors import torch_module
 from headwater.errors import WrongUse
 
@@ -87,30 +84,6 @@ class Normalize(BatchStep):
             raise WrongUse(f"mean has {channels}; give one value per channel, or one for all")
         mean = _channels(tuple(self.mean), batch.dtype, batch.device)
         return batch.sub_(mean).div_(_channels(tuple(self.std), batch.dtype, batch.device))
-
-
-def normalise_table(steps: Sequence[Step]) -> tuple[NDArray[np.float32], int] | None:
-    """What leading `ToDtype` and `Normalize` steps make of each uint8 value, and how many they are.
-
-    The table is (channels, 256), with one row where all channels are alike; it is made by running the
-    very steps, so a loader that looks values up writes the same bits. None if the steps do not
-    begin that way, or do not end in float32.
-    """
-    covered = 0
-    while covered < len(steps) and isinstance(steps[covered], (ToDtype, Normalize)):
-        covered += 1
-    leading = [step for step in steps[:covered] if isinstance(step, (ToDtype, Normalize))]
-    if not leading:
-        return None
-    channels = max((len(step.mean) for step in leading if isinstance(step, Normalize)), default=1)
-    torch = torch_module()
-    batch = torch.arange(256, dtype=torch.uint8).expand(1, channels, 1, 256).contiguous()
-    for step in leading:
-        batch = step.apply_batch(batch, np.empty((1, 0)))
-    if batch.dtype != torch.float32:
-        return None
-    table: NDArray[np.float32] = batch[0, :, 0].contiguous().numpy()
-    return table, covered
 
 
 def _to_channels(name: str, value: object) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import venv
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -19,17 +20,20 @@ class Peer:
     """A child that answers "measure SECONDS" with images per second; while idle it waits on a pipe."""
 
     def __init__(self, script: str, *arguments: str, seconds: float) -> None:
-        command = [str(python()), str(_HERE / script), *arguments]
+        self._name = f"{script} {' '.join(arguments)}"
         self._seconds = seconds
+        command = [str(python()), str(_HERE / script), *arguments]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def measure(self) -> float:
-        assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.write(f"measure {self._seconds}\n")
-        self._child.stdin.flush()
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.write(f"measure {self._seconds}\n")
+            self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._child.args} ended with code {self._child.wait()}; its error is above")
+            raise RuntimeError(f"{self._name} ended with code {self._child.wait()}; its error is above")
         found = json.loads(line)
         return float(found["images"] / found["seconds"])
 
@@ -40,7 +44,8 @@ class Peer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._child.stdin is not None
-        self._child.stdin.close()
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
         try:
             self._child.wait(20)
         except subprocess.TimeoutExpired:
@@ -54,7 +59,7 @@ def python() -> Path:
     if not _STAMP.exists() or _STAMP.read_text() != wanted:
         print("installing the peers into benchmarks/peers/.venv (a minute or two)", file=sys.stderr)
         venv.create(_VENV, with_pip=True)
-        pip = [str(_VENV / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-        subprocess.run([*pip, "--no-deps", "-r", str(_REQUIREMENTS)], check=True, stdout=sys.stderr)
+        pip = [str(_VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "-r", str(_REQUIREMENTS)], check=True, stdout=sys.stderr)
         _STAMP.write_text(wanted)
     return _VENV / "bin" / "python"

@@ -1,0 +1,171 @@
+"""The documentation against the code: everything public is described, every example runs, every link leads somewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import headwater as hw
+from headwater import errors, transforms
+from headwater.cli import app
+from headwater.data.synthetic import write_photos
+from headwater.loader.state import LoaderState
+from headwater.measure.signals import Signals
+from headwater.measure.stats import Stats
+from pages import DOCS, ROOT, all_pages, find_code, find_links, read_reference, run_page
+
+LONGEST_README = 150
+README_CODE_LINES = 12
+
+ERRORS = [
+    kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.HeadwaterError)
+]
+
+
+def commands(group: Any = None, words: tuple[str, ...] = ("headwater",)) -> Iterator[tuple[str, Any]]:
+    """Every command of the command line with its words, groups left out."""
+    group = typer.main.get_command(app) if group is None else group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+        else:
+            yield " ".join((*words, name)), command
+
+
+def options(command: Any) -> list[str]:
+    return [word for parameter in command.params for word in parameter.opts if word.startswith("--")]
+
+
+def section(text: str, title: str) -> str:
+    """The part of a page under a heading, up to the next of the same or a higher level."""
+    found = re.search(rf"^(#+) `?{re.escape(title)}`?$(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no heading for {title}"
+    return found[2]
+
+
+def public(kind: type) -> list[str]:
+    """Names that a class itself gives its users."""
+    fields = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    return sorted({name for name in vars(kind) if not name.startswith("_")} | set(fields))
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_and_option_is_in_the_reference(words: str) -> None:
+    part = section(read_reference("cli"), words)
+    assert options(COMMANDS[words])
+    for option in options(COMMANDS[words]):
+        assert f"`{option}`" in part or f"`{option} " in part, f"{option} of {words}"
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_has_a_how_to(words: str) -> None:
+    assert words in (DOCS / "how-to" / "cli.md").read_text()
+
+
+def test_the_reference_names_no_option_that_is_gone() -> None:
+    known = {option for command in COMMANDS.values() for option in options(command)} | {"--version", "--help"}
+    known |= {"--no-refresh"}
+    assert set(re.findall(r"`(--[a-z-]+)", read_reference("cli"))) <= known
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_has_a_meaning_and_a_remedy(kind: type[errors.HeadwaterError]) -> None:
+    row = re.search(rf"^\| `{kind.__name__}` \|(.*)\|$", read_reference("errors"), re.MULTILINE)
+    assert row, kind.__name__
+    code, meaning, remedy = (cell.strip() for cell in row[1].split(" | "))
+    assert code == str(kind.exit_code)
+    assert len(meaning) > 10
+    assert len(remedy) > 10
+
+
+@pytest.mark.parametrize("name", transforms.__all__)
+def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> None:
+    parameters = ", ".join(inspect.signature(getattr(transforms, name)).parameters)
+    assert f"`{name}({parameters})`" in read_reference("transforms")
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "call"),
+    [("loader", "hw.DataLoader", hw.DataLoader), ("datasets", "hw.open", hw.open), ("loader", "hw.Limits", hw.Limits)],
+    ids=["DataLoader", "open", "Limits"],
+)
+def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
+    part = section(read_reference(page), title)
+    for parameter in inspect.signature(call).parameters.values():
+        row = re.search(rf"^\| `{parameter.name}` \| (.*?) \| ", part, re.MULTILINE)
+        assert row, parameter.name
+        if parameter.default is inspect.Parameter.empty:
+            assert row[1] == "required"
+        else:
+            assert eval(row[1].strip("`")) == parameter.default, parameter.name
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        ("datasets", hw.Dataset),
+        ("datasets", hw.Sample),
+        ("loader", hw.DataLoader),
+        ("loader", hw.Batch),
+        ("loader", Stats),
+        ("loader", Signals),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_every_public_attribute_is_in_the_reference(page: str, kind: type) -> None:
+    for name in public(kind):
+        assert re.search(rf"`{name}[`(]", read_reference(page)), f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("name", hw.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert any(f"`hw.{name}`" in page.read_text() for page in (DOCS / "reference").glob("*.md"))
+
+
+def test_every_field_of_the_state_is_in_the_reference() -> None:
+    for name in LoaderState.__struct_fields__:
+        assert f"| `{name}` |" in read_reference("state")
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    for link in find_links(page):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def test_the_readme_is_short() -> None:
+    readme = ROOT / "README.md"
+    assert len(readme.read_text().splitlines()) < LONGEST_README
+    lines = [line for line in find_code(readme)[0].strip().splitlines() if line.strip()]
+    assert len(lines) <= README_CODE_LINES
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/how-to/datasets.md"])
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name != "docs/tutorial.md":  # which makes its own
+        write_photos(tmp_path / "photos", count=48, classes=4)
+    monkeypatch.chdir(tmp_path)
+    run_page(ROOT / name)
+
+
+def test_nothing_names_a_page_that_the_site_lacks() -> None:
+    """mkdocs warns of a page outside its navigation; this finds it without building the site."""
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
