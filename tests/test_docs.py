@@ -25,7 +25,9 @@ LONGEST_README = 150
 README_CODE_LINES = 12
 
 ERRORS = [
-    kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.HeadwaterError)
+    kind
+    for kind in vars(errors).values()
+    if inspect.isclass(kind) and issubclass(kind, errors.HeadwaterError)
 ]
 
 
@@ -96,7 +98,11 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
 
 @pytest.mark.parametrize(
     ("page", "title", "call"),
-    [("loader", "hw.DataLoader", hw.DataLoader), ("datasets", "hw.open", hw.open), ("loader", "hw.Limits", hw.Limits)],
+    [
+        ("loader", "hw.DataLoader", hw.DataLoader),
+        ("datasets", "hw.open", hw.open),
+        ("loader", "hw.Limits", hw.Limits),
+    ],
     ids=["DataLoader", "open", "Limits"],
 )
 def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
@@ -147,7 +153,9 @@ def test_links_lead_to_files_that_are_there(page: Path) -> None:
         assert place.exists(), link
         if anchor:
             titles = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+            assert anchor in {
+                re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles
+            }
 
 
 def test_the_readme_is_short() -> None:

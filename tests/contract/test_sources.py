@@ -116,14 +116,17 @@ class TestSource:
         fields = source.read_fields(positions)
         numbers = [int(wanted[p].name) for p in positions]
         names = [CLASSES[wanted[p].label] for p in positions]
-        assert fields == {
-            "folder": {},
-            "tar": {
-                "json": [{"class": c, "number": n} for c, n in zip(names, numbers, strict=True)],
-                "cls": names,
-            },
-            "parquet": {"number": numbers, "camera": [("north", "south")[n % 2] for n in numbers]},
-        }[place.layout]
+        assert (
+            fields
+            == {
+                "folder": {},
+                "tar": {
+                    "json": [{"class": c, "number": n} for c, n in zip(names, numbers, strict=True)],
+                    "cls": names,
+                },
+                "parquet": {"number": numbers, "camera": [("north", "south")[n % 2] for n in numbers]},
+            }[place.layout]
+        )
 
     def test_blocks_begin_at_zero_and_rise(self, source: Source, place: Place) -> None:
         blocks = source.blocks()

@@ -86,6 +86,22 @@ def test_killed_at_random_steps_gives_the_straight_run(
     assert json.loads((killed / "state").read_text())["epoch"] == 2
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_killed_at_every_step_gives_it_too(photo_folder: Path, tmp_path: Path, workers: int) -> None:
+    """Every one of the sixteen steps is a kill point, and so is every one after a resume."""
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    assert train(photo_folder, straight, workers, die_at=0) == 0
+    for first in range(1, 17):
+        killed = tmp_path / f"killed-{first}"
+        killed.mkdir()
+        assert train(photo_folder, killed, workers, die_at=first) == -signal.SIGKILL
+        assert train(photo_folder, killed, workers, die_at=1) == -signal.SIGKILL
+        assert train(photo_folder, killed, workers, die_at=0) == 0
+        assert (killed / "log").read_text() == (straight / "log").read_text()
+
+
 def test_interrupt_leaves_no_process_thread_or_file(photo_folder: Path, tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     before = set(os.listdir(shared)) if shared.exists() else set()

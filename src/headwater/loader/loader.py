@@ -246,7 +246,7 @@ class DataLoader:
         cached = self.dataset.store.source.cached_bytes
         if self._shuffle == "full" and cached is not None and self._total_bytes > cached:
             warnings.warn(
-                f"of {self._total_bytes / 1e9:.1f} GB that are read in blocks {cached / 1e9:.1f} GB are held: "
+                f"of {self._total_bytes / 1e9:.1f} GB read in blocks, {cached / 1e9:.1f} GB are held: "
                 "a full shuffle reads each block many times; shuffle='blocks' reads it once",
                 stacklevel=3,
             )

@@ -66,10 +66,11 @@ def mutations(data: bytes, *, count: int, seed: int) -> list[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", FILES)
-def test_mutated_files_are_refused_or_decoded_as_their_header_says(name: str) -> None:
+def test_mutated_files_are_refused_or_decoded_as_their_header_says(name: str, count: int) -> None:
     outcomes = {"refused": 0, "decoded": 0}
-    for data in mutations(FILES[name], count=300, seed=len(name)):
+    for data in mutations(FILES[name], count=count, seed=len(name)):
         try:
             header = read_header(data, Limits(pixels=4_000_000))
             pixels = decode(data, header)

@@ -17,6 +17,7 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import S3Store
 
 from headwater.data.files import LISTING, Buffer, Fingerprint, Span, stale
+from headwater.data.sources.profiles import settings
 from headwater.errors import DatasetError, DatasetNotFound, ForkedUse, Unreachable
 
 REQUESTS_AT_ONCE = 16
@@ -25,7 +26,6 @@ NEIGHBOURS = 16 << 10
 """Spans of one object with a smaller gap are one request: in a tar, headers and labels lie between images."""
 LARGEST_REQUEST = 4 << 20
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _STATUS = re.compile(r"status code: (\d+)")
 _LOOKUP = "/latest/"
 """In the address that hands credentials to machines in a cloud: asked only when none were given."""
@@ -44,8 +44,9 @@ class S3Files:
         self._bucket = bucket
         self._process = _process_of_first_use()
         self._check_process()
-        self._endpoint = storage.get("endpoint") or _endpoint_of_environment()
-        self._store = _connect(bucket, storage, endpoint=self._endpoint)
+        config = settings(storage)
+        self._endpoint = config.get("endpoint", "")
+        self._store = _connect(bucket, config)
         self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="headwater-s3")
 
     def list_files(self, prefix: str) -> pa.Table:
@@ -139,7 +140,7 @@ def _process_of_first_use() -> int:
     return os.getpid()
 
 
-_CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or pass storage={...}"
+_CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile in ~/.aws, or pass storage={...}"
 
 
 def neighbours(spans: Sequence[Span]) -> list[list[int]]:
@@ -166,18 +167,13 @@ def _cover(spans: Sequence[Span], group: Sequence[int]) -> Span:
     return first._replace(length=stop - first.start)
 
 
-def _endpoint_of_environment() -> str:
-    return next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
-
-
-def _connect(bucket: str, storage: Mapping[str, str], *, endpoint: str) -> S3Store:
-    config = {**storage, **({"endpoint": endpoint} if endpoint else {})}
+def _connect(bucket: str, config: Mapping[str, str]) -> S3Store:
     try:
         return S3Store(
             bucket,
-            config=config,  # type: ignore[arg-type]
+            config=dict(config),  # type: ignore[arg-type]
             client_options={
-                "allow_http": endpoint.startswith("http://"),
+                "allow_http": config.get("endpoint", "").startswith("http://"),
                 "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
                 "read_timeout": timedelta(seconds=_READ_SECONDS),
                 "timeout": timedelta(seconds=_WHOLE_SECONDS),
