@@ -78,7 +78,8 @@ def run(folder: Path, options: Options) -> Report:
     for name in ("rss", "uss"):
         values = np.array([getattr(reading, name) for reading in found], dtype=np.float64)
         line, ends = growth(values)
-        worst = max(worst, line, ends)
+        if name == "rss":  # unique memory also changes when other processes come to share our libraries
+            worst = max(line, ends)
         sizes = (value / 2**20 for value in (values[0], values[-1], values.max()))
         rows.append((name, *sizes, f"{line:+.2f}", f"{ends:+.2f}"))
     counts = Table(
@@ -93,7 +94,7 @@ def run(folder: Path, options: Options) -> Report:
     return Report(
         f"memory over {len(found)} epochs, after {WARM_UP} of warm-up",
         (Table(columns, tuple(rows)), counts),
-        (Bar("growth", "under 2 %", f"{worst:.2f} %", worst < 2),),
+        (Bar("growth of rss", "under 2 %", f"{worst:.2f} %", worst < 2),),
         (f"batches of {BATCH}, crops of {CROP} pixels, {spent:.0f} s in all",),
         raw={"rss": [reading.rss for reading in found], "uss": [reading.uss for reading in found]},
     )

@@ -229,6 +229,17 @@ def test_what_is_ahead_is_bounded_in_bytes(data: hw.Dataset) -> None:
         assert sum(made) <= 4 * (taken + 2)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_closed_loader_says_so(data: hw.Dataset, workers: int) -> None:
+    loader = make(data, num_workers=workers)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    for take in (lambda: list(batches), lambda: list(loader)):
+        with pytest.raises(WrongUse, match="was closed"):
+            take()
+
+
 def test_threads_go_when_the_loader_does(data: hw.Dataset) -> None:
     loader = make(data)
     batches = iter(loader)

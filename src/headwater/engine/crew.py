@@ -40,13 +40,16 @@ class Crew:
         self.workers = workers
         self.readers = readers if workers else 0
         self._pid = os.getpid()
+        self._closed = False
         self.read: Pool = ThreadPoolExecutor(readers, "headwater-read") if workers else Inline()
         self.step: Pool = (
             ThreadPoolExecutor(workers, "headwater-step", initializer=prepare) if workers else Inline()
         )
 
     def check(self) -> None:
-        """Raise if this is a forked child: its copy of the crew has no threads and would wait for ever."""
+        """Raise if the threads are gone: closed, or in a forked child, which would wait for ever."""
+        if self._closed:
+            raise WrongUse("this loader was closed; make a new one")
         if os.getpid() != self._pid:
             raise ForkedUse(
                 f"this loader belongs to process {self._pid} and was used in forked child {os.getpid()}, "
@@ -56,6 +59,7 @@ class Crew:
 
     def close(self) -> None:
         """Let the threads go; calls that have not begun are dropped."""
+        self._closed = True
         self.read.shutdown(wait=False, cancel_futures=True)
         self.step.shutdown(wait=False, cancel_futures=True)
 

@@ -185,7 +185,7 @@ function draw() {
       ...figure.layout };
     for (const name of ["xaxis", "yaxis", "yaxis2"])
       if (name in layout) layout[name] = { ...axis, ...layout[name] };
-    Plotly.react("plot-" + number, figure.data, layout, { displaylogo: false, responsive: true });
+    Plotly.react("plot-" + number, figure.data, layout, { displayModeBar: false, responsive: true });
   });
 }
 draw();

@@ -111,9 +111,10 @@ class Dataset:
         """The samples with these ids, in this order."""
         wanted = np.fromiter(ids, np.int64) if not isinstance(ids, np.ndarray) else ids.astype(np.int64)
         positions = self.index.position_of(wanted)
-        outside = ~np.isin(positions, self.positions())
-        if outside.any():
-            raise WrongUse(f"id {wanted[outside][0]} is not in this subset of {len(self)} samples")
+        if self._positions is not None:
+            outside = ~np.isin(positions, self._positions)
+            if outside.any():
+                raise WrongUse(f"id {wanted[outside][0]} is not in this subset of {len(self)} samples")
         return Dataset(self.store, positions)
 
     def filter(self, labels: Iterable[int | str] | None = None, where: Predicate | None = None) -> Dataset:

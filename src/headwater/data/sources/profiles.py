@@ -38,7 +38,7 @@ def _profile() -> dict[str, str]:
     config = _read("AWS_CONFIG_FILE", "config")
     credentials = _read("AWS_SHARED_CREDENTIALS_FILE", "credentials")
     section = name if name == "default" else f"profile {name}"
-    values = {}
+    values: dict[str, str] = {}
     for parser, wanted in ((config, section), (credentials, name)):
         if wanted in parser:
             values.update(parser[wanted])
