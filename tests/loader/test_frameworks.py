@@ -6,7 +6,7 @@ The classes and functions under test are those of the pages: each page is run fi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def test_accelerate_resumes_in_mid_epoch(here: Path, photos: Path, straight: lis
     page = run_page(DOCS / "how-to" / "accelerate.md")
     seen: list[list[int]] = []
 
-    def go_on(loader: hw.DataLoader, *, resume_from: Path | None = None) -> Iterator[Any]:
+    def go_on(loader: hw.DataLoader, *, resume_from: Path | None = None) -> Generator[Any, None, None]:
         """The page's loop; yields its accelerator after every step."""
         accelerator, network, optimiser = page["prepare"](loader, classes=2)
         if resume_from is not None:
