@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from headwater import transforms as T
+from headwater.data.buffers import Buffers
 from headwater.data.steps.base import BatchStep, Step
 from headwater.errors import WrongUse
 from headwater.loader.landing import Arithmetic, Landing
@@ -21,7 +22,7 @@ def photos(count: int = 5, side: int = 17) -> np.ndarray:
 
 
 def land(images: np.ndarray, steps: list[Step]) -> Landing:
-    landing = Landing(len(images), Arithmetic.of(steps))
+    landing = Landing(len(images), Arithmetic.of(steps), Buffers(2))
     for slot, image in enumerate(images):
         landing.put(slot, image)
     landing.settle(0, 2)
@@ -64,7 +65,7 @@ def test_numbers_of_a_users_function_are_left_to_the_steps() -> None:
 
 
 def test_a_slot_that_failed_disturbs_nobody() -> None:
-    landing = Landing(3, Arithmetic.of([SCALE]))
+    landing = Landing(3, Arithmetic.of([SCALE]), Buffers(2))
     images = photos(3)
     landing.put(0, images[0])
     landing.put(2, images[2])
@@ -74,11 +75,11 @@ def test_a_slot_that_failed_disturbs_nobody() -> None:
 
 
 def test_unlike_images_and_channels_are_refused() -> None:
-    landing = Landing(2, None)
+    landing = Landing(2, None, Buffers(2))
     landing.put(0, np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(WrongUse, match=r"\(4, 4, 3\) uint8 and \(4, 5, 3\) uint8"):
         landing.put(1, np.zeros((4, 5, 3), np.uint8))
     with pytest.raises(WrongUse, match="differ"):
         landing.put(1, np.zeros((4, 4, 3), np.float32))
     with pytest.raises(WrongUse, match="mean has 3 values, the images 1 channels"):
-        Landing(1, Arithmetic.of([T.Normalize(MEAN, STD)])).put(0, np.zeros((4, 4, 1), np.uint8))
+        Landing(1, Arithmetic.of([T.Normalize(MEAN, STD)]), Buffers(2)).put(0, np.zeros((4, 4, 1), np.uint8))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -16,9 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.data.buffers import Buffers
 from headwater.errors import DatasetError, DatasetNotFound, DatasetStale
 
 Buffer = bytes | memoryview | NDArray[np.uint8]
+
+_KEPT_BUFFERS = 32
 
 LISTING = pa.schema([("path", pa.large_string()), ("size", pa.int64()), ("tag", pa.large_string())])
 """What `list_files` returns: a row per file, sorted by path; the tag changes when the file does."""
@@ -91,6 +95,7 @@ class LocalFiles:
         self._limit = descriptors
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()
         self._lock = Lock()
+        self._buffers = Buffers(_KEPT_BUFFERS)
 
     def list_files(self, prefix: str) -> pa.Table:
         found: list[tuple[str, int, str]] = []
@@ -114,7 +119,9 @@ class LocalFiles:
     def read_range(self, path: str, start: int, length: int) -> Buffer:
         try:
             descriptor = self._descriptor(path)  # a name of its own: it closes when nothing holds it
-            return _pread(descriptor.number, start, length)
+            data = bytearray(length)
+            done = _fill(memoryview(data), descriptor.number, start)
+            return bytes(data) if done == length else bytes(data[:done])
         except FileNotFoundError as error:
             raise DatasetNotFound(f"no file {path}; check the address") from error
         except OSError as error:
@@ -124,24 +131,29 @@ class LocalFiles:
         return self.read_range(path, 0, self.fingerprint(path).size)
 
     def read_many(self, spans: Sequence[Span]) -> list[Buffer]:
-        return [self._read(span) for span in spans]
+        # a memoryview keeps what it looks at: the memory is lent for as long as any part of it is held
+        whole = self._buffers.lend(sum(span.length for span in spans)).data
+        ends = list(accumulate(span.length for span in spans))
+        parts = [whole[end - span.length : end] for span, end in zip(spans, ends, strict=True)]
+        for span, part in zip(spans, parts, strict=True):
+            self._read_into(part, span)
+        return list(parts)
 
     def close(self) -> None:
         with self._lock:
             self._open.clear()
 
-    def _read(self, span: Span) -> bytes:
+    def _read_into(self, part: memoryview, span: Span) -> None:
         try:
             descriptor = self._descriptor(span.path)
             size = os.fstat(descriptor.number).st_size
-            data = _pread(descriptor.number, span.start, span.length)
+            done = _fill(part, descriptor.number, span.start)
         except FileNotFoundError as error:
             raise stale(span, None) from error
         except OSError as error:
             raise _unreadable(span.path, error) from error
-        if size != span.size or len(data) != span.length:
+        if size != span.size or done != span.length:
             raise stale(span, size)
-        return data
 
     def _descriptor(self, path: str) -> _Descriptor:
         if not self._limit:
@@ -173,17 +185,15 @@ def stale(span: Span, size: int | None) -> DatasetStale:
     return DatasetStale(f"{fact}; open the dataset again")
 
 
-def _pread(number: int, start: int, length: int) -> bytes:
-    data = os.pread(number, length, start)
-    if len(data) == length or not data:
-        return data
-    # One call returns at most 2 GiB, and fewer bytes than asked for on some network file systems.
-    pieces = [data]
-    done = len(data)
-    while done < length and (piece := os.pread(number, length - done, start + done)):
-        pieces.append(piece)
-        done += len(piece)
-    return b"".join(pieces)
+def _fill(part: memoryview, number: int, start: int) -> int:
+    """Read into `part`; how many bytes there were before the file's end.
+
+    One call reads at most 2 GiB, and fewer bytes than asked for on some network file systems.
+    """
+    done = 0
+    while done < len(part) and (count := os.preadv(number, [part[done:]], start + done)):
+        done += count
+    return done
 
 
 def _refuse(error: OSError) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headwater.data.buffers import Buffers
 from headwater.data.pipeline import Pipeline
 from headwater.data.randomness import Draws
 from headwater.data.steps.base import BatchStep, Image
@@ -37,6 +38,7 @@ class Making:
     batchwise: Pipeline
     transfer: Transfer
     meter: Meter
+    buffers: Buffers | None
     seed: int = 0
     on_error: str = "raise"
     collate_fn: Collate | None = None
@@ -59,7 +61,7 @@ class BatchTarget:
 
     def __init__(self, sink: BatchSink, task: Task, making: Making, arithmetic: Arithmetic | None) -> None:
         self._sink, self._task, self._making = sink, task, making
-        self._landing = Landing(len(task.ids), arithmetic, pinned=making.transfer.pinned)
+        self._landing = Landing(len(task.ids), arithmetic, making.buffers)
         self._images: dict[int, Image] = {}
         self._fields: dict[str, list[object]] = {}
 

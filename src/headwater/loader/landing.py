@@ -7,6 +7,7 @@ The operations and their order are those of the steps, so the bits are theirs.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headwater.data.buffers import Buffers
 from headwater.data.steps.base import Image, Step
 from headwater.data.steps.dtype import Normalize, ToDtype
 from headwater.errors import WrongUse
@@ -59,10 +61,11 @@ class Arithmetic:
 class Landing:
     """The tensor of one batch. Memory is allocated when the first image shows its shape."""
 
-    def __init__(self, count: int, arithmetic: Arithmetic | None, *, pinned: bool = False) -> None:
+    def __init__(self, count: int, arithmetic: Arithmetic | None, buffers: Buffers | None) -> None:
+        """`buffers` lends the memory; None takes page-locked memory, which torch itself uses again."""
         self._count = count
         self._arithmetic = arithmetic
-        self._pinned = pinned
+        self._buffers = buffers
         self._lock = threading.Lock()
         self._shape: tuple[int, ...] = ()
         self._dtype: np.dtype[np.generic] | None = None
@@ -106,9 +109,12 @@ class Landing:
         elif self._arithmetic is not None:
             self._check_channels(channels)
         kind = image.dtype if self._arithmetic is None else np.dtype(np.float32)
-        dtype = torch.from_numpy(np.empty(0, kind)).dtype
         shape = (self._count, channels, height, width)
-        self._tensor = torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
+        if self._buffers is None:
+            self._tensor = torch.empty(shape, dtype=_dtype(kind), pin_memory=True)
+        else:
+            lent = self._buffers.lend(math.prod(shape) * kind.itemsize)
+            self._tensor = torch.from_numpy(lent).view(_dtype(kind)).view(shape)
         self._array = self._tensor.numpy()
         self._alone = self._array[0].nbytes >= _ALONE_FROM
         self._dtype = image.dtype
@@ -120,6 +126,10 @@ class Landing:
             raise WrongUse(
                 f"mean has {len(normalize.mean)} values, the images {channels} channels; give one each"
             )
+
+
+def _dtype(kind: np.dtype[np.generic]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, kind)).dtype
 
 
 def _per_channel(values: Sequence[float]) -> Floats:

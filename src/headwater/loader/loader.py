@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headwater.data.buffers import Buffers
 from headwater.data.image import DEFAULT_LIMITS, Limits
 from headwater.data.randomness import derive_key
 from headwater.data.translate import as_pipeline
@@ -35,6 +36,7 @@ from headwater.measure.stats import Stats
 from headwater.store.dataset import Dataset
 
 _LOT_BYTES = 1 << 20
+_HELD_BATCHES = 2  # that a training loop usually holds: the one it works on, and the last one
 _SHUFFLES: Mapping[object, str] = {False: "no", True: "full", "blocks": "blocks"}
 
 
@@ -102,9 +104,6 @@ class DataLoader:
         self._meter = Meter()
         self._signals = Signals(dataset.index)
         self._transfer = Transfer(device, pin_memory)
-        self._sink = BatchSink(
-            Making(dataset, self.pipeline.batchwise, self._transfer, self._meter, seed, on_error, collate_fn)
-        )
         self._chain = Chain(self.pipeline.samplewise, seed, limits or DEFAULT_LIMITS)
         self._crew = Crew(self.num_workers, dataset.store.readers, prepare=use_one_core)
         self._epoch = self._start = 0
@@ -112,6 +111,19 @@ class DataLoader:
         self._order(0, 0)  # raises for sizes and ranks that cannot be
         self._warn_of_rereading()
         self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
+        buffers = None if self._transfer.pinned else Buffers(self._bounds.batches + _HELD_BATCHES)
+        self._sink = BatchSink(
+            Making(
+                dataset,
+                self.pipeline.batchwise,
+                self._transfer,
+                self._meter,
+                buffers,
+                seed=seed,
+                on_error=on_error,
+                collate_fn=collate_fn,
+            )
+        )
         weakref.finalize(self, self._crew.close)
 
     def __len__(self) -> int:

@@ -1,0 +1,58 @@
+"""Memory that is used again once nobody looks at it any more.
+
+Fresh memory for a batch of photos costs more than writing the photos into it: the kernel hands it over
+page by page. And memory that one thread takes and another gives back makes the process grow for hours.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+_LARGE = 1 << 22
+
+
+class Buffers:
+    """Lends memory, takes it back when its borrowers are gone, and keeps at most `keep` pieces."""
+
+    def __init__(self, keep: int) -> None:
+        # deques are safe to use from a finalizer, which may run in any thread at any time; a lock is not
+        self._free: deque[Bytes] = deque(maxlen=keep)
+
+    def lend(self, size: int) -> Bytes:
+        """Bytes of anything, that nobody else looks at for as long as this very array lives.
+
+        Slices of it do not keep it alive (numpy lets them refer to the memory itself): hand on a
+        memoryview or a tensor of it, which do.
+        """
+        piece = self._take(size)
+        view = piece[:size]
+        weakref.finalize(view, self._free.append, piece).atexit = False
+        return view
+
+    def _take(self, size: int) -> Bytes:
+        for _ in range(len(self._free)):
+            try:
+                piece = self._free.pop()
+            except IndexError:
+                break
+            if len(piece) >= size:
+                return piece
+            self._free.appendleft(piece)
+        return _allocate(size)
+
+
+def _allocate(size: int) -> Bytes:
+    """A little more than asked for, so that it fits the next one too, and all of it in memory at once.
+
+    Left to be touched by and by, pieces would go on growing until each has met the largest sample.
+    """
+    room = -(-size // _LARGE) * _LARGE if size > _LARGE else 1 << max(size - 1, 0).bit_length()
+    piece = np.empty(room, np.uint8)
+    piece.fill(0)
+    return piece
