@@ -137,6 +137,7 @@ class Raw:
     batch_bytes = 0
 
     def open(self, task: Task) -> Raw:
+        self.batch_bytes = task.bytes_raw
         target = Raw()
         target._files = [b""] * len(task.ids)
         return target

@@ -6,6 +6,7 @@ page by page. And memory that one thread takes and another gives back makes the 
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from collections import deque
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 _LARGE = 1 << 22
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class Buffers:
@@ -48,11 +50,10 @@ class Buffers:
 
 
 def _allocate(size: int) -> Bytes:
-    """A little more than asked for, so that it fits the next one too, and all of it in memory at once.
+    """A little more than asked for, so that it fits the next one too, straight from the kernel.
 
-    Left to be touched by and by, pieces would go on growing until each has met the largest sample.
+    So it goes straight back when it is not kept, however many threads have used it. All of it is in memory
+    at once: left to be touched by and by, pieces would grow until each has met the largest sample.
     """
-    room = -(-size // _LARGE) * _LARGE if size > _LARGE else 1 << max(size - 1, 0).bit_length()
-    piece = np.empty(room, np.uint8)
-    piece.fill(0)
-    return piece
+    room = -(-size // _LARGE) * _LARGE if size > _LARGE else 1 << max(size - 1, 12).bit_length()
+    return np.frombuffer(mmap.mmap(-1, room, flags=_FLAGS), np.uint8)
