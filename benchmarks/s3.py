@@ -147,7 +147,7 @@ class Raw:
     def put(self, slot: int, image: Any) -> None:
         self._files[slot] = image
 
-    def put_fields(self, begin: int, fields: Mapping[str, Sequence[object]]) -> None:
+    def put_fields(self, slots: Sequence[int], fields: Mapping[str, Sequence[object]]) -> None:
         return None
 
     def settle(self, begin: int, end: int) -> None:

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from datasets import make_photo
 
 DIGEST = """
 import hashlib, sys
@@ -26,10 +29,14 @@ KINDS = ({}, {"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_an_epoch_has_the_same_bytes(photo_folder: Path, interpolation: str) -> None:
+def test_an_epoch_has_the_same_bytes(tmp_path: Path, interpolation: str) -> None:
+    rng = np.random.default_rng(2)
+    for number in range(16):  # large enough for partial decode, and some that are not
+        side = 120 if number % 4 == 0 else 260
+        (tmp_path / f"{number}.jpg").write_bytes(make_photo(rng, side + number, side + 40))
     digests = {
         subprocess.run(
-            [sys.executable, "-c", DIGEST, str(photo_folder), interpolation],
+            [sys.executable, "-c", DIGEST, str(tmp_path), interpolation],
             env=os.environ | kind,
             check=True,
             capture_output=True,

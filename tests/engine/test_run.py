@@ -16,7 +16,7 @@ from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, Inline
 from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Failure, Task, run
-from headwater.errors import DatasetStale, ForkedUse, LoaderTimeout, Unreachable
+from headwater.errors import DatasetStale, ForkedUse, LoaderTimeout, SampleTooLarge, Unreachable, WrongUse
 
 RAW = Chain(Pipeline(()))
 
@@ -24,11 +24,14 @@ RAW = Chain(Pipeline(()))
 class Numbers:
     """A reader whose samples are eight bytes that say their position."""
 
-    def __init__(self, *, missing: Sequence[int] = (), down: bool = False) -> None:
-        self.missing, self.down = set(missing), down
+    def __init__(self, *, missing: Sequence[int] = (), huge: Sequence[int] = (), down: bool = False) -> None:
+        self.missing, self.huge, self.down = set(missing), set(huge), down
         self.served: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
+
+    def sizes(self, positions: np.ndarray) -> np.ndarray:
+        return np.where(np.isin(positions, list(self.huge)), 1 << 40, 8)
 
     def read(self, positions: np.ndarray) -> list[bytes]:
         self.gate.wait(20)
@@ -73,8 +76,9 @@ class Target:
             raise RuntimeError("the sink broke")
         self.values[slot] = value
 
-    def put_fields(self, begin: int, fields: Mapping[str, Sequence[object]]) -> None:
-        self.twice[begin : begin + len(fields["twice"])] = fields["twice"]
+    def put_fields(self, slots: Sequence[int], fields: Mapping[str, Sequence[object]]) -> None:
+        for slot, value in zip(slots, fields["twice"], strict=True):
+            self.twice[slot] = value
 
     def settle(self, begin: int, end: int) -> None:
         self.settled.append((begin, end))
@@ -130,6 +134,27 @@ def test_one_missing_file_costs_one_sample(workers: int) -> None:
         (4, "read", "a file is gone"),
         (7, "read", "a file is gone"),
     ]
+
+
+@pytest.mark.parametrize("lot", [1, 3, 10])
+def test_a_file_past_the_cap_is_refused_before_it_is_read(lot: int) -> None:
+    reader = Numbers(huge=[5, 6, 7])
+    batches = list(go(reader, bounds=Bounds(lot=lot)))
+    assert not {5, 6, 7} & set(reader.served)
+    failures = [failure for _, found in batches for failure in found]
+    assert [(failure.slot, failure.stage) for failure in failures] == [(5, "read"), (6, "read"), (7, "read")]
+    assert all(isinstance(failure.error, SampleTooLarge) for failure in failures)
+    assert sum(value is not None for values, _ in batches for value in values) == 197
+
+
+def test_closing_the_crew_wakes_whoever_waits() -> None:
+    reader = Numbers()
+    reader.gate.clear()
+    crew = Crew(1, 1)
+    threading.Timer(0.1, crew.close).start()
+    with pytest.raises(WrongUse, match="was closed"):
+        next(go(reader, crew=crew))
+    reader.gate.set()
 
 
 def test_an_unreachable_store_ends_the_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -109,6 +110,34 @@ def test_a_header_that_lies_is_refused_before_memory_is(folder: Path, bad: list[
 def test_caps_can_be_set(photo_folder: Path) -> None:
     with pytest.raises(SampleTooLarge):
         list(make(hw.open(photo_folder), limits=hw.Limits(pixels=100)))
+
+
+def test_a_file_past_the_cap_on_bytes_is_not_read(photo_folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(photo_folder, tmp_path / "copy"))
+    huge = copy / "ant" / "zz.jpg"
+    with huge.open("wb") as file:
+        file.truncate(1 << 36)  # 64 GiB of nothing: reading it would end the process
+    data = hw.open(copy)
+    loader = make(data, on_error="skip")
+    assert sum(len(batch) for batch in loader) == len(data) - 1
+    assert "68,719,476,736 bytes" in loader.stats().errors["ant/zz.jpg"]
+    assert data.pixel_sizes()[data.sizes > 1 << 30].tolist() == [[0, 0]]
+
+
+def test_a_step_that_would_blow_an_image_up_is_refused(tmp_path: Path) -> None:
+    import simplejpeg
+
+    (tmp_path / "thread.jpg").write_bytes(simplejpeg.encode_jpeg(np.zeros((65_000, 1, 3), np.uint8)))
+    (tmp_path / "usual.jpg").write_bytes(simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8)))
+    for steps in (
+        [T.Resize(256), T.CenterCrop(224)],
+        [lambda image: image, T.Resize(256), T.CenterCrop(224)],
+    ):
+        loader = hw.DataLoader(hw.open(tmp_path), steps, batch_size=2, on_error="skip")
+        assert sum(len(batch) for batch in loader) == 1
+        assert "pixels" in loader.stats().errors["thread.jpg"]
 
 
 def test_a_vanished_file_costs_one_sample(photo_folder: Path, tmp_path: Path) -> None:

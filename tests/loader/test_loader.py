@@ -16,6 +16,7 @@ import torch
 import headwater as hw
 from headwater import transforms as T
 from headwater.errors import LoaderTimeout, WrongUse
+from headwater.loader.collate import _column
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRANSFORM = T.Compose(
@@ -126,6 +127,13 @@ def test_erasing_and_mixing_are_keyed(data: hw.Dataset) -> None:
         assert torch.equal(first.targets, second.targets)
         assert first.targets.shape == (len(first), 3)
         assert torch.allclose(first.targets.sum(1), torch.ones(len(first)))
+
+
+def test_mixing_leaves_further_fields_alone(photo_tars: Path) -> None:
+    steps = [*TRANSFORM.steps, T.CutMix(num_classes=3)]
+    batch = next(iter(make(hw.open(photo_tars, fields=("json",)), steps)))
+    assert batch.targets["label"].shape == (7, 3)
+    assert len(batch.targets["json"]) == 7
 
 
 def test_an_unknown_callable_runs_at_the_trainer(data: hw.Dataset) -> None:
@@ -295,6 +303,54 @@ def test_block_shuffle_visits_every_sample(photo_parquet: Path) -> None:
     one, two = ([int(id) for batch in loader for id in batch.ids] for _ in range(2))
     assert sorted(one) == sorted(two) == sorted(data.ids.tolist())
     assert one != two
+
+
+def test_block_shuffle_of_a_subset_visits_every_sample_and_resumes(photo_parquet: Path) -> None:
+    whole = hw.open(photo_parquet)
+    for part in (*whole.split(0.5, 0.5), whole.filter(labels=[0]), whole.select(whole.ids[::-1])):
+        loader = make(part, shuffle="blocks", batch_size=3)
+        batches = iter(loader)
+        taken = next(batches).ids.tolist()
+        resumed = make(part, shuffle="blocks", batch_size=3)
+        resumed.load_state_dict(loader.state_dict())
+        taken += [int(id) for batch in resumed for id in batch.ids]
+        assert sorted(taken) == sorted(part.ids.tolist())
+
+
+def test_fields_with_gaps_and_arrays_of_unlike_kind() -> None:
+    assert _column([1, None, 3]) == [1, None, 3]
+    assert _column(["a", "b"]) == ["a", "b"]
+    assert _column([1, 2.5]).tolist() == [1.0, 2.5]
+    assert _column([True, False]).dtype == torch.bool
+    swapped = [np.array([1, 2], ">i4"), np.array([3, 4], ">i4")]
+    assert _column(list(swapped)).tolist() == [[1, 2], [3, 4]]
+    ragged: list[object] = [np.zeros(2), np.zeros(3)]
+    assert _column(ragged) is ragged
+
+
+def test_batch_steps_after_a_collate_fn_that_makes_no_tensor(data: hw.Dataset) -> None:
+    steps = [T.Resize((8, 8)), T.Normalize(MEAN, STD)]
+    loader = make(data, steps, collate_fn=lambda samples: ([image for image, _ in samples], []))
+    with pytest.raises(WrongUse, match="collate_fn returned a list; normalize acts on a tensor"):
+        next(iter(loader))
+
+
+def test_torch_keeps_its_threads(data: hw.Dataset) -> None:
+    """The loader's threads use one core each in torch; nobody else is changed."""
+    before = torch.get_num_threads()
+    for _ in range(5):
+        list(make(data, num_workers=4, batch_size=2))
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert (torch.get_num_threads(), found) == (before, [before])
+
+
+def test_a_seed_of_numpy_is_a_seed(data: hw.Dataset) -> None:
+    loaders = make(data, shuffle=True, seed=np.int64(3)), make(data, shuffle=True, seed=3)
+    assert loaders[0].state_dict() == loaders[1].state_dict()
+    assert torch.equal(next(iter(loaders[0])).ids, next(iter(loaders[1])).ids)
 
 
 def test_a_full_shuffle_that_rereads_blocks_is_warned_of(

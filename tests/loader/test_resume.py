@@ -258,23 +258,47 @@ def test_interrupted_and_straight_runs_give_the_same_tensors(data: hw.Dataset, w
             assert torch.equal(got.ids, wanted.ids)
 
 
-def test_over_one_two_four_three_one_ranks(data: hw.Dataset) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_over_one_two_four_three_one_ranks(data: hw.Dataset, workers: int) -> None:
+    """Ids in the global order, each once, and every sample's tensor that of the straight run."""
+    straight_run = {
+        int(id): image for batch in make(data) for id, image in zip(*(batch.ids, batch.inputs), strict=True)
+    }
     state: dict[str, Any] | None = None
     seen: list[int] = []
+
+    def take(batch: hw.Batch) -> None:
+        for id, image in zip(batch.ids.tolist(), batch.inputs, strict=True):
+            seen.append(id)
+            assert torch.equal(image, straight_run[id])
+
     for world in (1, 2, 4, 3, 1):
-        loaders = [make(data, batch_size=1, rank=rank, world_size=world) for rank in range(world)]
+        options: dict[str, Any] = {"batch_size": 1, "world_size": world, "num_workers": workers}
+        loaders = [make(data, rank=rank, **options) for rank in range(world)]
         for loader in loaders:
             if state is not None:
                 loader.load_state_dict(state)
         iterators = [iter(loader) for loader in loaders]
         for _ in range(2):
-            seen += [int(id) for iterator in iterators for id in next(iterator).ids]
+            for iterator in iterators:
+                take(next(iterator))
         state = loaders[0].state_dict()
-    last = make(data, batch_size=1)
+    last = make(data, batch_size=2)
     last.load_state_dict(state or {})
-    seen += ids_of(last)
+    for batch in last:
+        take(batch)
     assert seen == ids_of(make(data))
     assert len(seen) == len(set(seen)) == len(data)
+
+
+def test_a_second_iterator_after_a_resume_begins_at_the_same_place(data: hw.Dataset) -> None:
+    first = make(data)
+    advance(first, 3)
+    resumed = make(data)
+    resumed.load_state_dict(first.state_dict())
+    iter(resumed)
+    assert ids_of(resumed) == ids_of(make(data))[15:]
+    assert resumed.epoch == 1
 
 
 def test_states_of_other_data_are_refused_by_name(data: hw.Dataset) -> None:
@@ -283,7 +307,7 @@ def test_states_of_other_data_are_refused_by_name(data: hw.Dataset) -> None:
         make(data.filter(labels=[0])).load_state_dict(state)
     with pytest.raises(StateMismatch, match=r"seed 9, this loader has 1; pass seed=9"):
         make(data, seed=1).load_state_dict(state)
-    with pytest.raises(StateMismatch, match="pass shuffle="):
+    with pytest.raises(StateMismatch, match="saved with shuffle full, this loader has no; pass shuffle=True"):
         make(data, shuffle=False).load_state_dict(state)
     with pytest.raises(StateMismatch, match="not a state"):
         make(data).load_state_dict({"format": 1, "epoch": "x"})

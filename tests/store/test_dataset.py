@@ -80,6 +80,27 @@ def test_split_is_disjoint_whole_and_stable_when_data_is_added(photo_folder: Pat
     assert data.split(0.5, seed=1)[0].version != data.split(0.5, seed=2)[0].version
 
 
+def test_a_part_can_be_split_again_with_the_same_seed(data: hw.Dataset) -> None:
+    _, rest = data.split(0.4, 0.6)
+    parts = rest.split(0.5, 0.5)
+    assert min(map(len, parts)) > 2
+    assert sorted(np.concatenate([part.ids for part in parts]).tolist()) == sorted(rest.ids.tolist())
+
+
+def test_an_id_is_selected_once(data: hw.Dataset) -> None:
+    with pytest.raises(WrongUse, match="twice"):
+        data.select(data.ids[[1, 2, 1]])
+
+
+def test_pixel_sizes_behind_a_long_comment(tmp_path: Path) -> None:
+    """A thumbnail or a profile before the frame header pushes it past the first look."""
+    photo = simplejpeg.encode_jpeg(np.zeros((37, 61, 3), np.uint8))
+    comment = b"\xff\xfe" + (60_000).to_bytes(2, "big") + b"x" * 59_998
+    for number in (0, 1, 4):
+        (tmp_path / f"{number}.jpg").write_bytes(photo[:2] + comment * number + photo[2:])
+    assert hw.open(tmp_path).pixel_sizes().tolist() == [[37, 61]] * 3
+
+
 @pytest.mark.parametrize("fractions", [(), (0.5, 0.6), (0.5, -0.1)])
 def test_split_refuses_what_does_not_add_up(data: hw.Dataset, fractions: tuple[float, ...]) -> None:
     with pytest.raises(WrongUse, match="fractions"):

@@ -55,5 +55,5 @@ def _allocate(size: int) -> Bytes:
     So it goes straight back when it is not kept, however many threads have used it. All of it is in memory
     at once: left to be touched by and by, pieces would grow until each has met the largest sample.
     """
-    room = -(-size // _LARGE) * _LARGE if size > _LARGE else 1 << max(size - 1, 12).bit_length()
+    room = -(-size // _LARGE) * _LARGE if size > _LARGE else 1 << max((size - 1).bit_length(), 12)
     return np.frombuffer(mmap.mmap(-1, room, flags=_FLAGS), np.uint8)

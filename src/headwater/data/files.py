@@ -182,7 +182,8 @@ def stale(span: Span, size: int | None) -> DatasetStale:
     """The error for a file that is not what was indexed; `size` is None if it is gone."""
     now = "is gone" if size is None else f"has {size} bytes now"
     fact = f"{span.path} had {span.size} bytes when it was indexed and {now}"
-    return DatasetStale(f"{fact}; open the dataset again")
+    # a file overwritten in place leaves its folder's time, and so the cached index, as they were
+    return DatasetStale(f"{fact}; open the dataset again with refresh=True")
 
 
 def _fill(part: memoryview, number: int, start: int) -> int:

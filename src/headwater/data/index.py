@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,10 @@ from headwater.errors import DatasetError, IdCollision, WrongUse
 
 Ints = NDArray[np.int64]
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the file's columns change; a file of another format is rebuilt."""
+FURTHER = "column:"
+"""What the names of the data's own columns begin with in files, where they lie beside the index's."""
 
 _METADATA = b"headwater.index"
 _HASHED_AT_ONCE = 1 << 16
@@ -46,8 +48,9 @@ class Index:
 
     `version` is a digest of ids, labels and sizes in their order, so two copies of one dataset have
     the same version wherever they lie. `labels` are -1 where a sample has none. `sizes` are bytes of
-    the image file; where `exact_sizes` is false they are means over a row group. `notes` is what the
-    indexer wrote beside the columns and no part of the version.
+    the image file; where `exact_sizes` is false they are means over a row group. `label_texts` are kept
+    where numbers do not tell how the labels were written. `notes` is what the indexer wrote beside the
+    columns and no part of the version.
     """
 
     ids: Ints
@@ -59,6 +62,7 @@ class Index:
     classes: tuple[str, ...] = ()
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     exact_sizes: bool = True
+    label_texts: pa.Array | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -79,7 +83,8 @@ class Index:
     def nbytes(self) -> int:
         """Bytes of all columns, in memory or mapped."""
         arrays = (self.ids, self.labels, self.sizes, self.order, self.shard, self.offset)
-        return sum(int(a.nbytes) for a in (*arrays, self.keys, *self.columns.values()))
+        texts = () if self.label_texts is None else (self.label_texts,)
+        return sum(int(a.nbytes) for a in (*arrays, self.keys, *texts, *self.columns.values()))
 
     @cached_property
     def version(self) -> str:
@@ -178,9 +183,12 @@ class Index:
     def _as_batch(self) -> pa.RecordBatch:
         columns = {"id": self.ids, "label": self.labels, "size": self.sizes, "key": self.keys}
         columns |= {"shard": self.shard, "offset": self.offset, "order": self.order}
-        columns |= {f"column:{name}": column for name, column in self.columns.items()}
+        columns |= {} if self.label_texts is None else {"label_text": self.label_texts}
+        columns |= {FURTHER + name: column for name, column in self.columns.items()}
         batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
-        return batch.replace_schema_metadata({_METADATA: msgspec.json.encode(self._header())})
+        header = self._header()
+        header["content"] = content_digest(batch, header)
+        return batch.replace_schema_metadata({_METADATA: msgspec.json.encode(header)})
 
     def _header(self) -> dict[str, object]:
         return {
@@ -196,7 +204,7 @@ class Index:
     def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Index:
         """Map a saved index into memory; raises `DatasetError` if the file is damaged or of another format.
 
-        `verify` recomputes the digest and checks every offset, which reads the file once.
+        `verify` recomputes the digests and checks every offset, which reads the file.
         """
         try:
             batch = read_batch(path)
@@ -206,7 +214,8 @@ class Index:
             index = cls._from_batch(batch, header)
             if verify:
                 batch.validate(full=True)
-                if index.version != header["version"]:
+                content = header.pop("content")
+                if content_digest(batch, header) != content or index.version != header["version"]:
                     raise ValueError("its digest does not match its content")
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
             raise DatasetError(f"index file {os.fspath(path)} cannot be used: {error}; delete it") from error
@@ -218,7 +227,8 @@ class Index:
             column: NDArray[Any] = batch.column(name).to_numpy(zero_copy_only=True)
             return column
 
-        extra = [name for name in batch.schema.names if name.startswith("column:")]
+        names = batch.schema.names
+        further = [name for name in names if name.startswith(FURTHER)]
         return cls(
             ids=numbers("id"),
             labels=numbers("label"),
@@ -227,8 +237,9 @@ class Index:
             places=Places(tuple(header["shards"]), numbers("shard"), numbers("offset")),
             order=numbers("order"),
             classes=tuple(header["classes"]),
-            columns={name.removeprefix("column:"): batch.column(name) for name in extra},
+            columns={name.removeprefix(FURTHER): batch.column(name) for name in further},
             exact_sizes=header["exact_sizes"],
+            label_texts=batch.column("label_text") if "label_text" in names else None,
             notes=header["notes"],
         )
 
@@ -242,6 +253,50 @@ def sample_ids(keys: pa.Array | Sequence[str]) -> Ints:
         digests = b"".join([hashlib.blake2b(key, digest_size=8).digest() for key in some])
         ids[start : start + len(some)] = np.frombuffer(digests, dtype=">u8") >> np.uint64(1)
     return ids
+
+
+def content_digest(batch: pa.RecordBatch, header: Mapping[str, object]) -> str:
+    """BLAKE2b-128 of a header and of the names, types and values of all columns.
+
+    Of the values and not of the file's bytes: Arrow leaves open how a file pads its buffers, and which
+    bitmaps of absent values it drops.
+    """
+    digest = hashlib.blake2b(msgspec.json.encode(header), digest_size=16)
+    for kind, column in zip(batch.schema, batch.columns, strict=True):
+        digest.update(f"{kind.name} {kind.type} {len(column)}\n".encode())
+        for part in _value_bytes(column):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _value_bytes(column: pa.Array) -> Iterator[Any]:
+    """The bytes that say what a column holds; numbers and texts are not copied unless they are a slice."""
+    if pa.types.is_dictionary(column.type):
+        yield from _value_bytes(column.indices)
+        yield from _value_bytes(column.dictionary)
+        return
+    if column.null_count:
+        yield np.packbits(column.is_null().to_numpy(zero_copy_only=False)).data
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    if len(column) and _is_text(column.type):
+        yield from _text_bytes(column.cast(pa.large_string()))
+    elif len(column) and pa.types.is_primitive(column.type):
+        width = column.type.bit_width // 8
+        yield memoryview(column.buffers()[1])[column.offset * width : (column.offset + len(column)) * width]
+    else:
+        yield msgspec.json.encode(column.to_pylist())  # nothing that a source puts here, unless empty
+
+
+def _text_bytes(column: pa.LargeStringArray) -> Iterator[Any]:
+    _, bounds, data = column.buffers()
+    ends = np.frombuffer(bounds, np.int64)[column.offset : column.offset + len(column) + 1]
+    yield (ends - ends[0] if ends[0] else ends).data
+    yield b"" if data is None else memoryview(data)[ends[0] : ends[-1]]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def write_batch(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from headwater.data.index import Index, read_batch, write_batch
+from headwater.data.index import FORMAT, Index, read_batch, write_batch
 from headwater.data.scans import Scan, Unit, joined
 from headwater.errors import DatasetError
 
@@ -91,7 +91,7 @@ class IndexCache:
 
 
 def _write_part(path: Path, scan: Scan) -> None:
-    header = {"units": scan.units, "classes": scan.classes}
+    header = {"format": FORMAT, "units": scan.units, "classes": scan.classes}
     rows = scan.rows.combine_chunks().replace_schema_metadata({_PART: msgspec.json.encode(header)})
     batches = rows.to_batches()
     write_batch(path, batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema))
@@ -101,5 +101,7 @@ def _read_part(path: Path) -> Scan:
     batch = read_batch(path)
     batch.validate(full=True)
     header = msgspec.json.decode(batch.schema.metadata[_PART])
+    if header.get("format") != FORMAT:
+        raise ValueError(f"format {header.get('format')}, this version reads {FORMAT}")
     units = tuple(Unit(*pair) for pair in header["units"])
     return Scan(units, pa.Table.from_batches([batch]), tuple(header["classes"]))

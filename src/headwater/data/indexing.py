@@ -22,6 +22,7 @@ from headwater.data.scans import Scan, Unit, assemble, kept
 log = logging.getLogger("headwater")
 
 FLUSH_SECONDS = 3.0
+_FEWEST_SCANS = 64  # if there are as many units: what is not yet a finished scan is neither shown nor kept
 
 
 class Layout(Protocol):
@@ -35,7 +36,7 @@ class Layout(Protocol):
     workers: int
     """Scans under way at once."""
     batch: int
-    """Units per scan."""
+    """Units per scan, at most."""
 
     def units(self, known: Mapping[str, str]) -> list[Unit]:
         """The units as they are now; `known` holds the fingerprints of the last time, by name."""
@@ -83,7 +84,8 @@ def _scan_missing(
 ) -> list[Scan]:
     have = {unit.name for scan in scans for unit in scan.units}
     missing = [unit for unit in units if unit.name not in have]
-    batches = [missing[start : start + layout.batch] for start in range(0, len(missing), layout.batch)]
+    size = max(min(layout.batch, len(missing) // _FEWEST_SCANS), 1)
+    batches = [missing[start : start + size] for start in range(0, len(missing), size)]
     pool = ThreadPoolExecutor(layout.workers, thread_name_prefix="headwater-index")
     with bar("indexing", len(missing), wanted=progress) as advance:
         futures = [pool.submit(layout.scan, batch) for batch in batches]

@@ -18,7 +18,7 @@ from headwater.data.randomness import Draws
 from headwater.data.steps.base import BatchStep, Rows, Sizes, Step
 from headwater.errors import WrongUse
 
-PIXEL_LIBRARIES = ("simplejpeg", "pillow", "torch")
+PIXEL_LIBRARIES = ("simplejpeg", "pillow", "torch", "turbojpeg")
 """Libraries whose version can change a pixel."""
 
 
@@ -72,14 +72,22 @@ class Pipeline:
 
     def draw(self, ids: NDArray[np.int64], sizes: Sizes, *, seed: int, epoch: int) -> list[Rows]:
         """What each step draws for each id, up to the first opaque step, after which sizes are unknown."""
+        return self.trace(ids, sizes, seed=seed, epoch=epoch)[0]
+
+    def trace(
+        self, ids: NDArray[np.int64], sizes: Sizes, *, seed: int, epoch: int
+    ) -> tuple[list[Rows], NDArray[np.int64]]:
+        """What `draw` gives, and the most pixels that each sample has on its way."""
         drawn = []
+        most = sizes.prod(axis=1)
         for position, step in enumerate(self.steps, start=self.offset):
             rows = step.draw(Draws.of(ids, seed=seed, epoch=epoch, step=position), sizes)
-            sizes = step.out_sizes(sizes, rows)
             drawn.append(rows)
             if step.opaque:
                 break
-        return drawn
+            sizes = step.out_sizes(sizes, rows)
+            most = np.maximum(most, sizes.prod(axis=1))
+        return drawn, most
 
     def spec(self) -> list[dict[str, Any]]:
         """The pipeline as names and parameters; `from_spec` is the way back."""

@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headwater.data.index import Index, Places, sample_ids
+from headwater.data.index import FURTHER, Index, Places, sample_ids
 from headwater.errors import DatasetError
 
 CORE = ("unit", "id", "key", "label", "size", "offset")
-"""Columns of every scan: `unit` is a number in its `units`; `label` is int64 or a string, null if absent."""
+"""Columns of every scan: `unit` is a number in its `units`; `label` is int64 or a string, null if absent.
+
+Columns of the data itself have `FURTHER` before their names: a user's `id` or `size` is not ours.
+"""
 
 
 class Unit(NamedTuple):
@@ -41,12 +44,9 @@ class Scan:
         """The scan that an index was assembled from."""
         units = tuple(map(Unit, index.places.shards, index.notes["fingerprints"]))
         fixed = index.notes["labels"] == "fixed"
-        labels = pa.array(index.labels, mask=index.labels < 0)
-        if index.classes and not fixed:
-            labels = pa.array(index.classes, pa.large_string()).take(labels)
-        core = (index.shard, index.ids, index.keys, labels, index.sizes, index.offset)
+        core = (index.shard, index.ids, index.keys, _written_labels(index), index.sizes, index.offset)
         columns = {name: pa.array(column) for name, column in zip(CORE, core, strict=True)}
-        columns |= {name: _decoded(column) for name, column in index.columns.items()}
+        columns |= {FURTHER + name: _decoded(column) for name, column in index.columns.items()}
         return cls(units, pa.table(columns), index.classes if fixed else ())
 
 
@@ -63,7 +63,8 @@ def make_rows(
     names = pa.array(keys, pa.large_string()) if not isinstance(keys, pa.Array) else keys
     lengths = np.asarray(sizes, np.int64)
     core = (unit, sample_ids(names), names.cast(pa.large_string()), labels, lengths, offsets)
-    return pa.table({**dict(zip(CORE, map(pa.array, core), strict=True)), **(columns or {})})
+    further = {FURTHER + name: column for name, column in (columns or {}).items()}
+    return pa.table(dict(zip(CORE, map(pa.array, core), strict=True)) | further)
 
 
 def kept(scan: Scan, wanted: AbstractSet[Unit]) -> Scan:
@@ -113,6 +114,7 @@ def assemble(
         order = np.argsort(shard, kind="stable")
         rows, shard = rows.take(order), shard[order]
     labels, classes, kind = _labels(rows.column("label"), scan.classes, numeric=numeric_labels)
+    further = [name for name in rows.column_names if name.startswith(FURTHER)]
     index = Index.build(
         rows.column("key").combine_chunks(),
         rows.column("size").to_numpy(),
@@ -120,10 +122,12 @@ def assemble(
         classes=classes,
         ids=rows.column("id").to_numpy(),
         places=Places(tuple(unit.name for unit in units), shard, rows.column("offset").to_numpy()),
-        columns={name: _encoded(rows.column(name)) for name in rows.column_names if name not in CORE},
+        columns={name.removeprefix(FURTHER): _encoded(rows.column(name)) for name in further},
         exact_sizes=exact_sizes,
     )
-    return dataclasses.replace(index, notes={"fingerprints": [u.fingerprint for u in units], "labels": kind})
+    texts = _lost_texts(rows.column("label")) if kind == "numbers" else None
+    notes = {"fingerprints": [unit.fingerprint for unit in units], "labels": kind}
+    return dataclasses.replace(index, label_texts=texts, notes=notes)
 
 
 def _empty() -> Index:
@@ -151,6 +155,25 @@ def _labels(
         values = np.array([rank[name] for name in names], np.int64)
     # A missing label has code -1, which picks the appended -1.
     return np.append(values, -1)[_filled(encoded.indices)], classes, "names" if classes else "numbers"
+
+
+def _written_labels(index: Index) -> pa.Array:
+    """Labels as the data has them: numbers, or the texts that numbers or places in `classes` stand for."""
+    if index.label_texts is not None:
+        return _decoded(index.label_texts)
+    labels = pa.array(index.labels, mask=index.labels == -1)
+    if index.classes and index.notes["labels"] != "fixed":
+        return pa.array(index.classes, pa.large_string()).take(labels)
+    return labels
+
+
+def _lost_texts(column: pa.ChunkedArray) -> pa.Array | None:
+    """The labels' texts if their numbers do not give them back ("09"); a name may still join them."""
+    if pa.types.is_integer(column.type) or pa.types.is_null(column.type):
+        return None
+    encoded = column.combine_chunks().dictionary_encode()
+    plain = all(str(int(text)) == text != "-1" for text in encoded.dictionary.to_pylist())
+    return None if plain else encoded
 
 
 def _filled(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:

@@ -13,9 +13,11 @@ from headwater.data.image import DEFAULT_LIMITS, Header, Limits, decode, read_he
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps.base import Image, Row, Sizes
 from headwater.data.steps.decode import Decode
+from headwater.errors import SampleTooLarge
 
 Value = Any  # the bytes of a file before decode, an image after it
 Ids = NDArray[np.int64]
+Drawn = Sequence[Row] | SampleTooLarge  # what the steps drew for a sample, or why it must not reach them
 
 
 class Lot(Protocol):
@@ -54,8 +56,8 @@ class Chain:
 
     def _run_images(self, images: Sequence[Image], lot: Lot) -> None:
         sizes = np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2)
-        rows = self._draw(self.pipeline, lot.ids, sizes, lot.epoch)
-        for place, (image, drawn) in enumerate(zip(images, zip(*rows, strict=True), strict=True)):
+        each = self._draw(self.pipeline, lot.ids, sizes, lot.epoch)
+        for place, (image, drawn) in enumerate(zip(images, each, strict=True)):
             self._finish(place, image, lot, done=0, drawn=drawn)
 
     def _run_files(self, files: Sequence[Value], lot: Lot, step: Decode) -> None:
@@ -63,11 +65,12 @@ class Chain:
         if not places:
             return
         sizes = np.array([header.size(oriented=step.oriented) for header in headers], np.int64)
-        rows = self._draw(self.pipeline, lot.ids[places], sizes, lot.epoch)
+        each = self._draw(self.pipeline, lot.ids[places], sizes, lot.epoch)
         fused = len(self.pipeline) > 1 and self.pipeline.steps[1].crops
-        for place, header, drawn in zip(places, headers, zip(*rows, strict=True), strict=True):
+        for place, header, drawn in zip(places, headers, each, strict=True):
             try:
-                box = _box(drawn[1], header.size(oriented=step.oriented)) if fused else None
+                rows = _check(drawn)
+                box = _box(rows[1], header.size(oriented=step.oriented)) if fused else None
                 image = decode(files[place], header, mode=step.mode, oriented=step.oriented, box=box)
             except Exception as error:
                 lot.fail(place, "decode", error)
@@ -84,28 +87,44 @@ class Chain:
                 lot.fail(place, "decode", error)
         return headers, places
 
-    def _finish(self, place: int, image: Image, lot: Lot, *, done: int, drawn: Sequence[Row]) -> None:
+    def _finish(self, place: int, image: Image, lot: Lot, *, done: int, drawn: Drawn) -> None:
         """The steps after `done`, with what was drawn; past an opaque step each sample is drawn alone."""
         steps = self.pipeline.steps
         number = done
         try:
+            rows = _check(drawn)
             while number < len(steps):
-                if number == len(drawn):
-                    drawn = [*drawn, *self._draw_alone(number, image, lot, place)]
-                image = steps[number].apply(image, drawn[number])
+                if number == len(rows):
+                    rows = [*rows, *self._draw_alone(number, image, lot, place)]
+                image = steps[number].apply(image, rows[number])
                 number += 1
         except Exception as error:
             lot.fail(place, steps[number].name, error)
             return
         lot.emit(place, image)
 
-    def _draw_alone(self, number: int, image: Image, lot: Lot, place: int) -> list[Row]:
+    def _draw_alone(self, number: int, image: Image, lot: Lot, place: int) -> Sequence[Row]:
         rest = self.pipeline.cut(number)[1]
         sizes = np.array([image.shape[:2]], np.int64)
-        return [rows[0] for rows in self._draw(rest, lot.ids[place : place + 1], sizes, lot.epoch)]
+        (drawn,) = self._draw(rest, lot.ids[place : place + 1], sizes, lot.epoch)
+        return _check(drawn)
 
-    def _draw(self, pipeline: Pipeline, ids: Ids, sizes: Sizes, epoch: int) -> list[list[Row]]:
-        return [rows.tolist() for rows in pipeline.draw(ids, sizes, seed=self.seed, epoch=epoch)]
+    def _draw(self, pipeline: Pipeline, ids: Ids, sizes: Sizes, epoch: int) -> list[Drawn]:
+        """What each sample draws; a sample that a step would blow up past the cap draws an error."""
+        rows, most = pipeline.trace(ids, sizes, seed=self.seed, epoch=epoch)
+        drawn: list[Drawn] = list(zip(*(each.tolist() for each in rows), strict=True))
+        for place in np.flatnonzero(most > self.limits.pixels).tolist():
+            drawn[place] = SampleTooLarge(
+                f"a step would make {most[place]:,} pixels of it, the cap is {self.limits.pixels:,}; "
+                "crop first, or raise limits.pixels"
+            )
+        return drawn
+
+
+def _check(drawn: Drawn) -> Sequence[Row]:
+    if isinstance(drawn, SampleTooLarge):
+        raise drawn
+    return drawn
 
 
 def _box(row: Row, size: tuple[int, int]) -> tuple[int, int, int, int] | None:

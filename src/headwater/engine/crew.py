@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from headwater.errors import ForkedUse, WrongUse
+
+_CLOSED = "this loader was closed; make a new one"
 
 
 class Pool(Protocol):
@@ -15,6 +18,12 @@ class Pool(Protocol):
 
     def submit(self, call: Callable[..., None], /, *arguments: Any) -> object: ...
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+
+
+class Abortable(Protocol):
+    """A run that somebody may be waiting for."""
+
+    def abort(self, error: Exception) -> None: ...
 
 
 class Inline:
@@ -41,6 +50,7 @@ class Crew:
         self.readers = readers if workers else 0
         self._pid = os.getpid()
         self._closed = False
+        self.runs: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.read: Pool = ThreadPoolExecutor(readers, "headwater-read") if workers else Inline()
         self.step: Pool = (
             ThreadPoolExecutor(workers, "headwater-step", initializer=prepare) if workers else Inline()
@@ -49,7 +59,7 @@ class Crew:
     def check(self) -> None:
         """Raise if the threads are gone: closed, or in a forked child, which would wait for ever."""
         if self._closed:
-            raise WrongUse("this loader was closed; make a new one")
+            raise WrongUse(_CLOSED)
         if os.getpid() != self._pid:
             raise ForkedUse(
                 f"this loader belongs to process {self._pid} and was used in forked child {os.getpid()}, "
@@ -60,6 +70,8 @@ class Crew:
     def close(self) -> None:
         """Let the threads go; calls that have not begun are dropped."""
         self._closed = True
+        for run in list(self.runs):
+            run.abort(WrongUse(_CLOSED))
         self.read.shutdown(wait=False, cancel_futures=True)
         self.step.shutdown(wait=False, cancel_futures=True)
 

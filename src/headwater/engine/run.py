@@ -22,7 +22,14 @@ from headwater.data.steps.base import Image
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew
 from headwater.engine.meter import Meter
-from headwater.errors import ForkedUse, HeadwaterError, LoaderTimeout, SampleError, Unreachable
+from headwater.errors import (
+    ForkedUse,
+    HeadwaterError,
+    LoaderTimeout,
+    SampleError,
+    SampleTooLarge,
+    Unreachable,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -59,6 +66,10 @@ class Bounds:
 class Reader(Protocol):
     """Where files come from: a store."""
 
+    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes that reading each of them would take, as far as that is known beforehand."""
+        ...
+
     def read(self, positions: NDArray[np.int64]) -> Sequence[Any]: ...
     def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]: ...
     def key(self, position: int) -> str: ...
@@ -68,7 +79,7 @@ class Target(Protocol[T_co]):
     """A batch in the making. Slots are filled from several threads, each slot once."""
 
     def put(self, slot: int, image: Image) -> None: ...
-    def put_fields(self, begin: int, fields: Mapping[str, Sequence[object]]) -> None: ...
+    def put_fields(self, slots: Sequence[int], fields: Mapping[str, Sequence[object]]) -> None: ...
     def settle(self, begin: int, end: int) -> None:
         """Slots begin..end-1 are filled or have failed."""
         ...
@@ -167,17 +178,24 @@ class _Lot(Generic[T]):
     def keep(self, kept: list[int]) -> None:
         """Go on with these of the lot's samples; the others have failed."""
         self.places = [self.places[place] for place in kept]
-        self.ids = self.ids[kept]
+        self.positions, self.ids = self.positions[kept], self.ids[kept]
 
 
 class _Run(Generic[T]):
     def __init__(self, reader: Reader, chain: Chain, sink: Sink[T], crew: Crew, meter: Meter) -> None:
         self.reader, self.chain, self.sink, self.crew, self.meter = reader, chain, sink, crew, meter
         self.cancelled = False
+        self.flights: deque[_Flight[T]] = deque()
+        crew.runs.add(self)
+
+    def abort(self, error: Exception) -> None:
+        """Wake whoever waits for a batch: it will not come."""
+        for flight in list(self.flights):
+            flight.abort(error)
 
     def deliver(self, tasks: Iterable[Task], bounds: Bounds, timeout: float) -> Iterator[T]:
         waiting = deque(islice(source := iter(tasks), 1))
-        flights: deque[_Flight[T]] = deque()
+        flights = self.flights
 
         def top_up() -> None:
             while waiting and self._may_launch(waiting[0], flights, bounds):
@@ -232,12 +250,26 @@ class _Run(Generic[T]):
             return
         try:
             begin = time.perf_counter()
-            values = self._fetch(lot)
+            self._refuse_large(lot)
+            values = self._fetch(lot) if lot.places else []
             lot.flight.lot_read()
             self.meter.work("read", time.perf_counter() - begin)
             self.crew.step.submit(self._step, lot, values)
         except BaseException as error:
             lot.flight.abort(error)
+
+    def _refuse_large(self, lot: _Lot[T]) -> None:
+        """Samples past the cap on bytes fail here, before memory is taken for them."""
+        cap = self.chain.limits.bytes
+        sizes = self.reader.sizes(lot.positions)
+        if sizes.max(initial=0) <= cap:
+            return
+        for place in np.flatnonzero(sizes > cap).tolist():
+            error = SampleTooLarge(
+                f"{sizes[place]:,} bytes, the cap is {cap:,}; raise limits.bytes to read it"
+            )
+            lot.fail(place, "read", error)
+        lot.keep(np.flatnonzero(sizes <= cap).tolist())
 
     def _fetch(self, lot: _Lot[T]) -> Sequence[Any]:
         """The lot's files; if one cannot be read, the others still are."""
@@ -254,7 +286,7 @@ class _Run(Generic[T]):
             return self._fetch_each(lot)
         self.meter.count(bytes_moved=sum(map(len, values)))
         if fields:
-            lot.flight.target.put_fields(lot.begin, fields)
+            lot.flight.target.put_fields(lot.places, fields)
         return values
 
     def _fetch_each(self, lot: _Lot[T]) -> Sequence[Any]:

@@ -71,10 +71,11 @@ class BatchTarget:
         else:
             self._images[slot] = image
 
-    def put_fields(self, begin: int, fields: Mapping[str, Sequence[object]]) -> None:
+    def put_fields(self, slots: Sequence[int], fields: Mapping[str, Sequence[object]]) -> None:
         for name, values in fields.items():
             column = self._fields.setdefault(name, [None] * len(self._task.ids))
-            column[begin : begin + len(values)] = values
+            for slot, value in zip(slots, values, strict=True):
+                column[slot] = value
 
     def settle(self, begin: int, end: int) -> None:
         if self._making.collate_fn is None:
@@ -123,11 +124,16 @@ class BatchTarget:
         if not steps:
             return batch
         inputs, targets = batch.inputs, batch.targets
+        if not isinstance(inputs, torch.Tensor):
+            kind = type(inputs).__name__
+            raise WrongUse(f"collate_fn returned a {kind}; {steps[0].name} acts on a tensor, so leave it out")
         ids = batch.ids.numpy()
         for position, step in enumerate(steps, start=self._making.batchwise.offset + done):
             if isinstance(step, MixStep):
                 rows = step.draw_pairs(ids, seed=self._making.seed, epoch=self._task.epoch, step=position)
-                inputs, targets = step.apply_mix(inputs, targets, rows)
+                labels = targets["label"] if isinstance(targets, dict) else targets
+                inputs, labels = step.apply_mix(inputs, labels, rows)
+                targets = {**targets, "label": labels} if isinstance(targets, dict) else labels
                 continue
             assert isinstance(step, BatchStep)
             sizes = np.broadcast_to(np.array(inputs.shape[-2:], np.int64), (len(ids), 2))
@@ -168,15 +174,14 @@ class BatchTarget:
 
 
 def _column(values: list[object]) -> Any:
-    """Numbers, and arrays of one shape, become a tensor; anything else stays a list."""
-    first = values[0]
-    if isinstance(first, bool | int | float):
-        return torch.tensor(values)
-    if isinstance(first, np.ndarray) and all(
-        getattr(value, "shape", None) == first.shape for value in values
-    ):
-        return torch.from_numpy(np.stack([np.asarray(value) for value in values]))
-    return values
+    """Numbers, and arrays of one shape, become a tensor; anything else, also with a None, stays a list."""
+    if not all(isinstance(value, bool | int | float | np.ndarray) for value in values):
+        return values
+    arrays = [np.asarray(value) for value in values]
+    if len({array.shape for array in arrays}) > 1 or any(array.dtype.kind not in "biuf" for array in arrays):
+        return values
+    stacked = np.stack(arrays)
+    return torch.from_numpy(stacked.astype(stacked.dtype.newbyteorder("="), copy=False))
 
 
 def _per_sample(targets: Any, count: int) -> list[Any]:

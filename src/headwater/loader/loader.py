@@ -29,7 +29,7 @@ from headwater.loader.collate import ON_ERROR, BatchSink, Collate, Making
 from headwater.loader.device import Transfer
 from headwater.loader.progress import EpochBar
 from headwater.loader.ranks import find_rank
-from headwater.loader.state import LoaderState
+from headwater.loader.state import SHUFFLES, LoaderState
 from headwater.loader.threads import use_one_core
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
@@ -37,7 +37,6 @@ from headwater.store.dataset import Dataset
 
 _LOT_BYTES = 1 << 20
 _HELD_BATCHES = 2  # that a training loop usually holds: the one it works on, and the last one
-_SHUFFLES: Mapping[object, str] = {False: "no", True: "full", "blocks": "blocks"}
 
 
 class DataLoader:
@@ -45,7 +44,16 @@ class DataLoader:
 
     Each `for` loop is one epoch; the first one after `load_state_dict` goes on where the state stands.
     Breaking out of a loop ends its epoch. Every sample comes once per epoch over all ranks, and all
-    ranks take the same number of steps (see `headwater.engine.order` for the rest at the end).
+    ranks take the same number of steps (see `headwater.engine.order` for the rest at the end). Nothing is
+    read and no thread starts before the first iteration.
+
+    `transform` is a `headwater.transforms.Compose`, a list of transforms, a torchvision `Compose`
+    or any callable. `shuffle="blocks"` shuffles within windows of row groups, for Parquet that does
+    not fit into memory. `num_workers` counts threads (default: the cores this process may use; 0 runs
+    everything in the caller's thread). `prefetch_factor` batches are made ahead, more if that keeps the
+    threads busy, fewer if they would exceed `prefetch_bytes`. `on_error` is raise, skip or substitute.
+    `device` receives the batches, and runs the batch stage. `rank` and `world_size` default to
+    torch.distributed's.
     """
 
     def __init__(
@@ -70,41 +78,23 @@ class DataLoader:
         world_size: int | None = None,
         progress: bool | None = None,
     ) -> None:
-        """Store and validate; nothing is read and no thread starts before the first iteration.
-
-        `transform` is a `headwater.transforms.Compose`, a list of transforms, a torchvision `Compose`
-        or any callable. `shuffle="blocks"` shuffles within windows of row groups, for Parquet that does
-        not fit into memory. `num_workers` counts threads (default: the cores this process may use; 0 runs
-        everything in the caller's thread). `prefetch_factor` batches are made ahead, or fewer if they
-        would exceed `prefetch_bytes`. `on_error` is raise, skip or substitute. `device` receives the
-        batches, and runs the batch stage. `rank` and `world_size` default to torch.distributed's.
-        """
-        if not isinstance(dataset, Dataset):
-            raise WrongUse(
-                f"the first argument is a {type(dataset).__name__}; open the data with hw.open(...)"
-            )
-        if not len(dataset):
-            raise WrongUse(f"{dataset!r} is empty; there is nothing to load")
-        if shuffle not in _SHUFFLES:
-            raise WrongUse(f"shuffle is {shuffle!r}; it may be {', '.join(map(repr, _SHUFFLES))}")
-        if on_error not in ON_ERROR:
-            raise WrongUse(f"on_error is {on_error!r}; it may be {', '.join(ON_ERROR)}")
+        _check(dataset, shuffle=shuffle, on_error=on_error)
         if prefetch_factor < 1 or prefetch_bytes < 1 or timeout < 0:
             raise WrongUse("prefetch_factor and prefetch_bytes must be at least 1, timeout at least 0")
         self.dataset = dataset
         self.pipeline = as_pipeline(transform)
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.seed = seed
+        self.seed = int(seed)
         self.num_workers = available_cores() if num_workers is None else num_workers
-        self._shuffle = _SHUFFLES[shuffle]
+        self._shuffle = SHUFFLES[shuffle]
         self._timeout = timeout
         self._ranks = find_rank(rank, world_size)
         self._progress = progress
         self._meter = Meter()
         self._signals = Signals(dataset.index)
         self._transfer = Transfer(device, pin_memory)
-        self._chain = Chain(self.pipeline.samplewise, seed, limits or DEFAULT_LIMITS)
+        self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
         self._crew = Crew(self.num_workers, dataset.store.readers, prepare=use_one_core)
         self._epoch = self._start = 0
         self._resuming = False
@@ -119,7 +109,7 @@ class DataLoader:
                 self._transfer,
                 self._meter,
                 buffers,
-                seed=seed,
+                seed=self.seed,
                 on_error=on_error,
                 collate_fn=collate_fn,
             )
@@ -144,7 +134,6 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         if self._start and not self._resuming:  # the last loop was left early: its epoch is over
             self._epoch, self._start = self._epoch + 1, 0
-        self._resuming = False
         return self._iterate(self._epoch, self._order(self._epoch, self._start))
 
     def _iterate(self, epoch: int, order: Order) -> Iterator[Batch]:
@@ -168,6 +157,7 @@ class DataLoader:
 
     def _stand(self, epoch: int, start: int) -> None:
         """Note the position; the end of an epoch is the beginning of the next."""
+        self._resuming = False
         if start < len(self.dataset):
             self._epoch, self._start = epoch, start
         else:
@@ -212,7 +202,7 @@ class DataLoader:
             epoch=self._epoch,
             start=self._start,
             seed=self.seed,
-            shuffle=self._shuffle,
+            shuffle=self._shuffle if self._blocks is None else f"blocks of {self._window}",
             count=len(self.dataset),
             dataset=self.dataset.version,
             pipeline=self.pipeline.hash,
@@ -234,31 +224,32 @@ class DataLoader:
         key = derive_key(self.seed, epoch)
         if self._shuffle == "no":
             return Identity(count)
-        blocks = self._blocks if self._shuffle == "blocks" else None
-        return (
-            Shuffled(count, key)
-            if blocks is None
-            else BlockShuffled(count, key, blocks, self._window(blocks))
-        )
+        if self._blocks is None:
+            return Shuffled(count, key)
+        return BlockShuffled(count, key, self._blocks, self._window)
 
     @cached_property
     def _blocks(self) -> NDArray[np.int64] | None:
-        return self.dataset.blocks()
-
-    def _window(self, blocks: NDArray[np.int64]) -> int:
-        """Blocks that are shuffled together: two windows fit into the cache, for the change between them."""
-        per_block = self._total_bytes / len(blocks)
-        return max(1, int((self.dataset.store.source.cached_bytes or 0) / 2 / per_block))
+        return self.dataset.blocks() if self._shuffle == "blocks" else None
 
     @cached_property
-    def _total_bytes(self) -> int:
-        return int(self.dataset.sizes.sum())
+    def _window(self) -> int:
+        """Blocks that are shuffled together: two windows fit into the cache, for the change between them."""
+        return max(1, int((self.dataset.store.source.cached_bytes or 0) / 2 / self._block_bytes))
+
+    @property
+    def _block_bytes(self) -> float:
+        blocks = self.dataset.store.blocks()
+        return float(self.dataset.index.sizes.sum()) / (1 if blocks is None else len(blocks))
 
     def _warn_of_rereading(self) -> None:
-        cached = self.dataset.store.source.cached_bytes
-        if self._shuffle == "full" and cached is not None and self._total_bytes > cached:
+        cached, blocks = self.dataset.store.source.cached_bytes, self.dataset.blocks()
+        if self._shuffle != "full" or cached is None or blocks is None:
+            return
+        total = len(blocks) * self._block_bytes
+        if total > cached:
             warnings.warn(
-                f"of {self._total_bytes / 1e9:.1f} GB read in blocks, {cached / 1e9:.1f} GB are held: "
+                f"of {total / 1e9:.1f} GB read in blocks, {cached / 1e9:.1f} GB are held: "
                 "a full shuffle reads each block many times; shuffle='blocks' reads it once",
                 stacklevel=3,
             )
@@ -279,3 +270,14 @@ class DataLoader:
         return Bounds(
             batches=max(prefetch_factor, math.ceil(busy / self.batch_size)), bytes=prefetch_bytes, lot=lot
         )
+
+
+def _check(dataset: Dataset, *, shuffle: bool | str, on_error: str) -> None:
+    if not isinstance(dataset, Dataset):
+        raise WrongUse(f"the first argument is a {type(dataset).__name__}; open the data with hw.open(...)")
+    if not len(dataset):
+        raise WrongUse(f"{dataset!r} is empty; there is nothing to load")
+    if shuffle not in SHUFFLES:
+        raise WrongUse(f"shuffle is {shuffle!r}; it may be {', '.join(map(repr, SHUFFLES))}")
+    if on_error not in ON_ERROR:
+        raise WrongUse(f"on_error is {on_error!r}; it may be {', '.join(ON_ERROR)}")

@@ -11,6 +11,8 @@ import msgspec
 from headwater.errors import StateMismatch
 
 FORMAT = 1
+SHUFFLES: Mapping[object, str] = {False: "no", True: "full", "blocks": "blocks"}
+"""What `DataLoader(shuffle=...)` takes, and what the state calls it."""
 
 
 class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +53,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("dataset", "open the data as it was, or start a new run"),
             ("count", "open the data as it was, or start a new run"),
             ("seed", f"pass seed={self.seed}"),
-            ("shuffle", f"pass shuffle={self.shuffle!r}"),
+            ("shuffle", _remedy(self.shuffle)),
         ):
             saved, here = getattr(self, name), getattr(own, name)
             if saved != here:
@@ -66,3 +68,8 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "but their pixels may differ from the first run's",
                 stacklevel=3,
             )
+
+
+def _remedy(shuffle: str) -> str:
+    named = {name: argument for argument, name in SHUFFLES.items() if name != "blocks"}
+    return f"pass shuffle={named[shuffle]!r}" if shuffle in named else "shuffle by blocks of the same number"

@@ -6,6 +6,8 @@ import threading
 
 import torch
 
+_lock = threading.Lock()
+
 
 def use_one_core() -> None:
     """Let torch's kernels use one core in the calling thread, and leave every other thread as it was.
@@ -14,8 +16,9 @@ def use_one_core() -> None:
     were seen to be thirty times slower on a busy machine. `torch.set_num_threads` sets the calling
     thread's team and the default of threads to come, so another thread sets the default back.
     """
-    default = torch.get_num_threads()
-    torch.set_num_threads(1)
-    restore = threading.Thread(target=torch.set_num_threads, args=(default,))
-    restore.start()
-    restore.join()
+    with _lock:  # or one thread would take another's 1 for the default
+        default = torch.get_num_threads()
+        torch.set_num_threads(1)
+        restore = threading.Thread(target=torch.set_num_threads, args=(default,))
+        restore.start()
+        restore.join()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headwater.data.image import DEFAULT_LIMITS, Limits, decode, read_header
 from headwater.data.index import Index
-from headwater.data.randomness import Draws
+from headwater.data.randomness import Draws, derive_key
 from headwater.errors import WrongUse
 from headwater.store.local import LocalStore
 from headwater.store.pixels import read_pixel_sizes
@@ -40,9 +40,13 @@ class Sample:
 class Dataset:
     """Samples in a fixed order, with stable ids. Subsets share the index; nothing is copied."""
 
-    def __init__(self, store: LocalStore, positions: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, store: LocalStore, positions: NDArray[np.int64] | None = None, *, lineage: int = 0
+    ) -> None:
+        """`lineage` keys the splits of a part, so that they do not repeat the split that made it."""
         self.store = store
         self._positions = positions
+        self._lineage = lineage
 
     @property
     def index(self) -> Index:
@@ -110,12 +114,14 @@ class Dataset:
     def select(self, ids: Iterable[int] | NDArray[np.int64]) -> Dataset:
         """The samples with these ids, in this order."""
         wanted = np.fromiter(ids, np.int64) if not isinstance(ids, np.ndarray) else ids.astype(np.int64)
+        if len(np.unique(wanted)) != len(wanted):
+            raise WrongUse("an id is named twice; a dataset holds each sample once")
         positions = self.index.position_of(wanted)
         if self._positions is not None:
             outside = ~np.isin(positions, self._positions)
             if outside.any():
                 raise WrongUse(f"id {wanted[outside][0]} is not in this subset of {len(self)} samples")
-        return Dataset(self.store, positions)
+        return self._part(positions)
 
     def filter(self, labels: Iterable[int | str] | None = None, where: Predicate | None = None) -> Dataset:
         """The samples with one of these labels (numbers or class names) and for which `where` holds.
@@ -133,27 +139,28 @@ class Dataset:
                     f"where gave {answer.dtype} of shape {answer.shape}; it must give {len(self)} booleans"
                 )
             keep &= answer
-        return Dataset(self.store, self.positions()[keep])
+        return self._part(self.positions()[keep])
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Dataset, ...]:
         """Disjoint random parts, by a hash of the id: a sample stays in its part when others are added."""
         if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
             raise WrongUse(f"fractions {fractions} must be positive and add up to at most 1")
-        draw = Draws.of(self.ids, seed=seed, epoch=0, step=0).uniform(0)
+        draw = Draws.of(self.ids, seed=seed, epoch=0, step=self._lineage).uniform(0)
         ends = np.cumsum(fractions)
         ends[-1] = 1.0 if ends[-1] > 1 - 1e-9 else ends[-1]
         part = np.searchsorted(ends, draw, side="right")
-        return tuple(Dataset(self.store, self.positions()[part == k]) for k in range(len(fractions)))
+        lineage = derive_key(self._lineage, seed)
+        return tuple(self._part(self.positions()[part == k], lineage) for k in range(len(fractions)))
 
     @property
     def columns(self) -> Columns:
         """What `filter` can look at."""
-        own = {"id": self.ids, "label": self.labels, "bytes": self.sizes}
+        own: dict[str, NDArray[Any]] = {"id": self.ids, "label": self.labels, "bytes": self.sizes}
         further = {
             name: self._column(values.to_numpy(zero_copy_only=False))
             for name, values in self.index.columns.items()
         }
-        return own | further
+        return further | own
 
     def blocks(self) -> NDArray[np.int64] | None:
         """First places of the blocks that the data is read in; None where samples are read alone."""
@@ -162,7 +169,8 @@ class Dataset:
             return starts
         if (np.diff(self._positions) < 0).any():
             return None
-        return np.unique(np.searchsorted(self._positions, starts)[:-1])
+        places = np.unique(np.searchsorted(self._positions, starts))
+        return places[places < len(self)]
 
     def pixel_sizes(self, *, progress: bool | None = None) -> NDArray[np.int64]:
         """Height and width of every sample, from the files' headers; 0 where a header cannot be read."""
@@ -171,6 +179,9 @@ class Dataset:
     def close(self) -> None:
         """Let go of open files. Datasets that share the store can no longer read."""
         self.store.close()
+
+    def _part(self, positions: NDArray[np.int64], lineage: int | None = None) -> Dataset:
+        return Dataset(self.store, positions, lineage=self._lineage if lineage is None else lineage)
 
     def _column(self, values: NDArray[Any]) -> NDArray[Any]:
         return values if self._positions is None else values[self._positions]

@@ -34,6 +34,10 @@ class LocalStore:
         """Threads that reading deserves: more where every read waits for a network."""
         return _REMOTE_READERS if self.source.remote else _LOCAL_READERS
 
+    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of these image files, as the index knows them."""
+        return self.index.sizes[positions]
+
     def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
         """The image files at these positions, as bytes."""
         return self.source.read(positions)

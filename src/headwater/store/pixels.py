@@ -18,8 +18,13 @@ from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Failure, Task, run
 from headwater.store.local import LocalStore
 
-_HEAD_BYTES = 4096
-_BLOCK = 1024
+_LOOKS = (
+    4096,
+    1 << 17,
+    None,
+)  # bytes; a camera's thumbnail can stand before the header, and None is the whole
+_BLOCK = 256
+_BYTES_AHEAD = 1 << 28
 
 
 class _Heads:
@@ -28,6 +33,10 @@ class _Heads:
     def __init__(self, store: LocalStore, length: int | None) -> None:
         self._store = store
         self._length = length
+
+    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        sizes = self._store.sizes(positions)
+        return sizes if self._length is None else np.minimum(sizes, self._length)
 
     def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
         if self._length is None:
@@ -42,43 +51,50 @@ class _Heads:
 
 
 class _SizeSink:
-    """Collects the heads of a block and answers with their sizes."""
+    """Turns heads into sizes, a lot at a time, and lets them go."""
 
-    batch_bytes = _HEAD_BYTES * _BLOCK
+    batch_bytes = 16 * _BLOCK
 
-    def open(self, task: Task) -> _SizeSink:
-        made = _SizeSink()
-        made._heads = [b""] * len(task.ids)
-        return made
+    def open(self, task: Task) -> _SizeTarget:
+        return _SizeTarget(len(task.ids))
 
-    _heads: list[Any]
+
+class _SizeTarget:
+    def __init__(self, count: int) -> None:
+        self._heads: dict[int, Any] = {}
+        self._sizes = np.zeros((count, 2), np.int64)
 
     def put(self, slot: int, image: Image) -> None:
         self._heads[slot] = image
 
-    def put_fields(self, begin: int, fields: Mapping[str, Sequence[object]]) -> None:
+    def put_fields(self, slots: Sequence[int], fields: Mapping[str, Sequence[object]]) -> None:
         return None
 
     def settle(self, begin: int, end: int) -> None:
-        return None
+        slots = [slot for slot in range(begin, end) if slot in self._heads]
+        if slots:
+            self._sizes[slots] = read_sizes([self._heads.pop(slot) for slot in slots])
 
     def finish(self, failures: Sequence[Failure]) -> Sizes:
-        return read_sizes(self._heads)
+        return self._sizes
 
 
 def read_pixel_sizes(store: LocalStore, positions: NDArray[np.int64], *, progress: bool | None) -> Sizes:
-    """Sizes at these positions; files whose header is longer than the first look are read again, whole."""
-    sizes = _scan(_Heads(store, _HEAD_BYTES), store, positions, progress)
-    unknown = np.flatnonzero(sizes[:, 0] == 0)
-    if len(unknown):
-        sizes[unknown] = _scan(_Heads(store, None), store, positions[unknown], progress)
+    """Sizes at these positions; where a header lies further on than one look, the next looks further."""
+    sizes = np.zeros((len(positions), 2), np.int64)
+    unknown = np.arange(len(positions))
+    for length in _LOOKS:
+        sizes[unknown] = _scan(_Heads(store, length), store, positions[unknown], progress)
+        unknown = unknown[sizes[unknown, 0] == 0]
+        if not len(unknown):
+            break
     return sizes
 
 
 def _scan(heads: _Heads, store: LocalStore, positions: NDArray[np.int64], progress: bool | None) -> Sizes:
     crew = Crew(available_cores(), store.readers)
     blocks = range(0, len(positions), _BLOCK)
-    tasks = (_task(store, positions[begin : begin + _BLOCK]) for begin in blocks)
+    tasks = (_task(store, heads, positions[begin : begin + _BLOCK]) for begin in blocks)
     try:
         found: Iterator[Sizes] = run(
             tasks,
@@ -86,7 +102,7 @@ def _scan(heads: _Heads, store: LocalStore, positions: NDArray[np.int64], progre
             chain=Chain(Pipeline(())),
             sink=_SizeSink(),
             crew=crew,
-            bounds=Bounds(),
+            bounds=Bounds(bytes=_BYTES_AHEAD, lot=16),
             meter=Meter(),
         )
         parts = []
@@ -99,5 +115,5 @@ def _scan(heads: _Heads, store: LocalStore, positions: NDArray[np.int64], progre
         crew.close()
 
 
-def _task(store: LocalStore, positions: NDArray[np.int64]) -> Task:
-    return Task(positions, store.index.ids[positions])
+def _task(store: LocalStore, heads: _Heads, positions: NDArray[np.int64]) -> Task:
+    return Task(positions, store.index.ids[positions], bytes_raw=int(heads.sizes(positions).sum()))

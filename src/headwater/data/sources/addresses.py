@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
+from glob import escape
 
 import numpy as np
 import pyarrow as pa
@@ -74,7 +75,7 @@ def expand_braces(pattern: str) -> list[str]:
 def locate(uri: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: SourceOptions) -> Address:
     """What lies at `uri`; raises `DatasetNotFound` if nothing does."""
     written = [uri] if isinstance(uri, str | os.PathLike) else list(uri)
-    names = [_canonical(name) for one in written for name in expand_braces(os.fspath(one))]
+    names = [name for one in written for name in _names(os.fspath(one))]
     if not names:
         raise WrongUse("an empty list of addresses; name at least one")
     files, paths = _files(names, options.storage)
@@ -101,13 +102,25 @@ def _folder(files: Files, parts: Sequence[_Part], *, uri: str) -> Address:
     return Address(uri, "folder", files if files.remote else LocalFiles(descriptors=0), root, listing)
 
 
+def _names(written: str) -> list[str]:
+    """The addresses that one written by the user stands for; a path that exists stands for itself."""
+    if os.path.exists(whole := _canonical(written)):
+        return [whole]
+    return [_canonical(name) for name in expand_braces(written)]
+
+
+def _is_pattern(files: Files, path: str) -> bool:
+    """What exists is what it is called, whatever its letters; a bucket would have to be asked."""
+    return bool(_GLOB.search(path)) and (files.remote or not os.path.exists(path))
+
+
 def _find(files: Files, paths: Sequence[str], split: str | None) -> list[_Part]:
-    named = [path for path in paths if _SHARD.search(path) and not _GLOB.search(path)]
-    parts = _named_shards(files, named)
+    patterns = {path for path in paths if _is_pattern(files, path)}
+    parts = _named_shards(files, [path for path in paths if _SHARD.search(path) and path not in patterns])
     for path in paths:
         if COMPRESSED.search(path):
             raise DatasetError(f"{path} is compressed, so its members cannot be read in place; decompress it")
-        if _GLOB.search(path):
+        if path in patterns:
             parts += _matching(files, path)
         elif not _SHARD.search(path):
             parts.append(_inside(files, path, split))
@@ -136,10 +149,13 @@ def _selected(files: Files, paths: Sequence[str]) -> pa.Table:
 
 
 def _matching(files: Files, pattern: str) -> list[_Part]:
-    fixed = _GLOB.split(pattern, maxsplit=1)[0]
-    listing = files.list_files(posixpath.dirname(fixed))
+    folder = posixpath.dirname(pattern)
+    while _is_pattern(files, folder):
+        folder = posixpath.dirname(folder)
+    listing = files.list_files(folder)
     # `*` must not cross folders, as in a shell; fnmatch lets it, so `.*` becomes `[^/]*`.
-    expression = translate(pattern).replace("(?s:", "(?:").replace(".*", "[^/]*")
+    expression = translate(escape(folder) + pattern[len(folder) :])
+    expression = expression.replace("(?s:", "(?:").replace(".*", "[^/]*")
     match = re.compile(expression).match
     keep = [bool(match(path)) and bool(_SHARD.search(path)) for path in listing.column("path").to_pylist()]
     found = listing.filter(pa.array(keep, pa.bool_()))

@@ -13,14 +13,21 @@ from numpy.typing import NDArray
 from headwater.data.files import Buffer
 from headwater.errors import SampleCorrupt
 
+_FAULTS: tuple[type[Exception], ...] = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, EOFError, SyntaxError, AttributeError),
+    *(RecursionError, MemoryError, msgspec.MsgspecError),
+)
+"""What hostile bytes get out of parsers; the header of an .npy file is a Python literal that numpy reads."""
+
 
 def decode_field(name: str, data: Buffer) -> object:
     """json: the object; txt, text, cls: a string; npy: an array; anything else: bytes."""
     decode = DECODERS.get(name.rpartition(".")[2].lower())
     try:
         return bytes(data) if decode is None else decode(bytes(data))
-    except (ValueError, EOFError, TypeError, msgspec.MsgspecError) as error:
-        raise SampleCorrupt(f"field {name!r} of {len(data)} bytes cannot be decoded: {error}") from error
+    except _FAULTS as error:
+        reason = str(error) or type(error).__name__
+        raise SampleCorrupt(f"field {name!r} of {len(data)} bytes cannot be decoded: {reason}") from error
 
 
 def _array(data: bytes) -> NDArray[np.generic]:

@@ -29,8 +29,7 @@ class FolderSource:
     """Samples that are files of their own; the key is the path below the root."""
 
     def __init__(self, address: Address, options: SourceOptions) -> None:
-        if options.fields:
-            raise WrongUse(f"an image folder has no further fields, asked for {', '.join(options.fields)}")
+        _refuse_columns(address.uri, options)
         self.uri = address.uri
         self.remote = address.files.remote
         self.cached_bytes: int | None = None
@@ -203,6 +202,13 @@ class BucketLayout:
         zeros = np.zeros(len(keys), np.int64)
         rows = make_rows(keys, sizes, unit=zeros.astype(np.int32), labels=labels, offsets=zeros)
         return Scan(tuple(units), rows)
+
+
+def _refuse_columns(uri: str, options: SourceOptions) -> None:
+    given = {"image": options.image, "label": options.label, "fields": options.fields or None}
+    wrong = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if wrong:
+        raise WrongUse(f"{', '.join(wrong)} for the image folder {uri}; these are for tars and Parquet")
 
 
 def _scandir(path: str) -> os.ScandirIterator[str]:  # type: ignore[name-defined]

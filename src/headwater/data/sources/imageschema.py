@@ -56,7 +56,7 @@ def _features(schema: pa.Schema) -> dict[str, dict[str, object]]:
         described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = described.get("info", {}).get("features", {})
         return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
 
 

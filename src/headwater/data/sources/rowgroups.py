@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
+
+from headwater.errors import HeadwaterError
 
 
 class Sized(Protocol):
@@ -23,11 +27,16 @@ class GroupCache(Generic[T]):
     """The most recently used values, up to `limit` bytes; one load per key, however many threads ask at once.
 
     The newest value stays even if it alone is over the limit. A value that is dropped lives on for
-    as long as a caller holds it.
+    as long as a caller holds it. A forked child begins with an empty cache.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.begin()
+        _caches.add(self)
+
+    def begin(self) -> None:
+        """Forget everything, also who holds the lock and what is being loaded."""
         self._lock = Lock()
         self._held: OrderedDict[Hashable, Future[T]] = OrderedDict()
         self._bytes = 0
@@ -41,8 +50,9 @@ class GroupCache(Generic[T]):
                 future = self._held[key] = Future()
             else:
                 self._held.move_to_end(key)
-        if mine:
-            self._load(key, future, load)
+        if not mine:
+            return _result_of_another(future)
+        self._load(key, future, load)
         return future.result()
 
     def clear(self) -> None:
@@ -69,3 +79,23 @@ class GroupCache(Generic[T]):
                 if self._bytes <= self._limit:
                     return
                 self._bytes -= self._held.pop(key).result().nbytes
+
+
+def _result_of_another(future: Future[T]) -> T:
+    """What another thread loads; an error is a copy, because each caller writes its own sample into it."""
+    try:
+        return future.result()
+    except HeadwaterError as error:
+        raise type(error)(*error.args) from error
+
+
+_caches: WeakSet[GroupCache[Any]] = WeakSet()
+
+
+def _begin_in_child() -> None:
+    # The threads that were loading, or held a lock, do not exist here: nobody would ever be done.
+    for cache in _caches:
+        cache.begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

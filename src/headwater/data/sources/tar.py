@@ -209,6 +209,8 @@ def _label_text(window: Window, member: Member, key: str, *, path: str) -> str |
     try:
         value = json.loads(text)
         found = value.get(key) if isinstance(value, dict) else None
-    except ValueError as error:
-        raise DatasetError(f"label {member.name} of {path} is not JSON: {error}") from error
-    return None if found is None else str(found)
+        label = None if found is None else str(found)
+        (label or "").encode()  # half of a surrogate pair is JSON and no text
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"label {member.name} of {path} is not JSON: {error}; write it again") from error
+    return label
