@@ -10,11 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,18 +25,7 @@ import pyarrow.compute as pc
 import headwater as hw
 from headwater.data.index import Index, Places
 from headwater.data.synthetic import make_photos
-from measuring import (
-    Bar,
-    Options,
-    Report,
-    Table,
-    at_least,
-    compare,
-    interleave,
-    rate_table,
-    read_options,
-    show,
-)
+from measuring import Bar, Options, Report, Table, at_least, compare, interleave, main, rate_table
 
 FILE_BYTES = 4096
 CHILD = "--child"
@@ -168,17 +155,8 @@ def run(folder: Path, options: Options) -> Report:
     )
 
 
-def main() -> None:
+if __name__ == "__main__":
     if sys.argv[1:2] == [CHILD]:
         print(json.dumps(open_once(Path(sys.argv[2]))))
-        return
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="indexing-"))
-    try:
-        show(run(folder, options), options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+    else:
+        main(__doc__, run)

@@ -8,11 +8,8 @@ for at least some seconds; workers persist, and the first measurement of each co
 from __future__ import annotations
 
 import io
-import os
-import shutil
 import subprocess
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +20,7 @@ import numpy as np
 import headwater as hw
 from headwater import transforms as T
 from headwater.data.synthetic import make_photos
-from measuring import Options, Report, at_least, compare, interleave, rate_table, read_options, show
+from measuring import Options, Report, at_least, compare, interleave, main, rate_table
 from peers.children import Peer, python
 
 BATCH = 128
@@ -95,7 +92,6 @@ class Ours:
 
 
 def run(folder: Path, options: Options) -> Report:
-    os.environ["HEADWATER_CACHE"] = str(folder / "cache")
     count, seconds = prepare(folder, options), 1.0 if options.quick else 8.0
     with ExitStack() as stack:
         contenders = {"headwater": Ours(folder, seconds).measure}
@@ -114,14 +110,5 @@ def run(folder: Path, options: Options) -> Report:
     )
 
 
-def main() -> None:
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="local-photos-"))
-    try:
-        show(run(folder, options), options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, run)

@@ -13,11 +13,13 @@ import platform
 import shlex
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NoReturn
 
 Rates = dict[str, list[float]]
 Cell = str | int | float
@@ -139,6 +141,16 @@ def show(report: Report, options: Options) -> None:
         print(_markdown(Table(("bar", "asked", "found", "holds"), rows)))
     for note in report.notes:
         print(f"* {note}")
+
+
+def main(description: str | None, run: Callable[[Path, Options], Report]) -> NoReturn:
+    """Run a benchmark in a folder that is gone afterwards; exit 1 if a bar does not hold."""
+    options = read_options(description)
+    with tempfile.TemporaryDirectory(prefix="headwater-", ignore_cleanup_errors=True) as folder:
+        os.environ["HEADWATER_CACHE"] = str(Path(folder) / "cache")
+        report = run(Path(folder), options)
+    show(report, options)
+    sys.exit(0 if all(bar.holds for bar in report.bars) else 1)
 
 
 def machine() -> str:

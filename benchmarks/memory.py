@@ -1,14 +1,11 @@
 """Does memory grow over 50 epochs?
 
-The loader runs in this process, over photos with small crops so that an epoch is short. Resident and unique
+The loader runs in this process, over photos with the transforms of ImageNet training. Resident and unique
 memory, threads and descriptors are read at the end of each epoch; the first five epochs are a warm-up.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +17,12 @@ from numpy.typing import NDArray
 import headwater as hw
 from headwater import transforms as T
 from headwater.data.synthetic import write_photos
-from measuring import Bar, Options, Report, Table, read_options, show
+from measuring import Bar, Options, Report, Table, main
 
 WARM_UP = 5
 EPOCHS = 50
-BATCH = 64
-CROP = 64
+BATCH = 128
+CROP = 224
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ def growth(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def run(folder: Path, options: Options) -> Report:
-    os.environ["HEADWATER_CACHE"] = str(folder / "cache")
     begin = time.perf_counter()
     found = readings(open_photos(folder, options), 5 if options.quick else EPOCHS)
     rows, worst = [], 0.0
@@ -100,14 +96,5 @@ def run(folder: Path, options: Options) -> Report:
     )
 
 
-def main() -> None:
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="memory-"))
-    try:
-        show(run(folder, options), options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, run)

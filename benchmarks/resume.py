@@ -11,12 +11,10 @@ import dataclasses
 import io
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from headwater.data.index import Index, Places
 from headwater.data.randomness import derive_key
 from headwater.data.synthetic import make_photos
 from headwater.engine.permutation import Shuffled
-from measuring import Bar, Options, Report, Table, read_options, show
+from measuring import Bar, Options, Report, Table, main
 
 BATCH = 256
 SEED = 17
@@ -161,17 +159,8 @@ def report(rounds: list[dict[str, Any]], *, count: int, sizes: tuple[int, int], 
     )
 
 
-def main() -> None:
+if __name__ == "__main__":
     if sys.argv[1:2] == [CHILD]:
         print(json.dumps(resume(Path(sys.argv[2]), Path(sys.argv[3]))))
-        return
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="resume-"))
-    try:
-        show(run(folder, options), options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+    else:
+        main(__doc__, run)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +33,7 @@ from headwater.engine.crew import Crew, available_cores
 from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Failure, Task
 from headwater.engine.run import run as run_engine
-from measuring import Options, Report, at_least, compare, interleave, rate_table, read_options, show
+from measuring import Options, Report, at_least, compare, interleave, main, rate_table
 
 BUCKET = "photos"
 THREADS = 16
@@ -212,7 +210,6 @@ class Contenders:
 
 
 def run(folder: Path, options: Options) -> Report:
-    os.environ["HEADWATER_CACHE"] = str(folder / "cache")
     with server(folder) as settings:
         count = upload(settings, options)
         data = hw.open(f"s3://{BUCKET}/train", storage=settings, progress=False)
@@ -233,14 +230,5 @@ def run(folder: Path, options: Options) -> Report:
     )
 
 
-def main() -> None:
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="s3-"))
-    try:
-        show(run(folder, options), options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, run)

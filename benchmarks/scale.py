@@ -6,8 +6,6 @@ is the cost per sample at one size with that at another, in one process.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from headwater import transforms as T
 from headwater.data.index import Index
 from headwater.data.randomness import derive_key
 from headwater.engine.permutation import Shuffled
-from measuring import Bar, Cell, Report, Table, read_options, show
+from measuring import Bar, Cell, Options, Report, Table, main
 
 SIZES = (10_000, 1_000_000, 10_000_000)
 LOOKED_UP = 4096
@@ -136,17 +134,12 @@ def bars_of(found: dict[int, dict[str, float]]) -> list[Bar]:
     return bars
 
 
-def main() -> None:
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="scale-"))
-    try:
-        found = {count: measure(count, folder) for count in (SIZES[:2] if options.quick else SIZES)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def run(folder: Path, options: Options) -> Report:
+    found = {count: measure(count, folder) for count in (SIZES[:2] if options.quick else SIZES)}
     table = Table(("what", *(f"{count:.0e}" for count in found)), rows_of(found))
     raw = {str(count): values for count, values in found.items()}
-    show(Report("index, order and draws per sample", (table,), tuple(bars_of(found)), raw=raw), options)
+    return Report("index, order and draws per sample", (table,), tuple(bars_of(found)), raw=raw)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, run)

@@ -7,9 +7,6 @@ first measurement of each contender is not counted.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +18,7 @@ import simplejpeg
 
 import headwater as hw
 from headwater import transforms as T
-from measuring import Options, Report, at_least, compare, interleave, rate_table, read_options, show
+from measuring import Options, Report, at_least, compare, interleave, main, rate_table
 from peers.children import Peer
 
 BATCH = 256
@@ -58,7 +55,6 @@ class Ours:
 
 
 def run(folder: Path, options: Options) -> Report:
-    os.environ["HEADWATER_CACHE"] = str(folder / "cache")
     file, seconds = folder / "train.parquet", 1.0 if options.quick else 6.0
     if options.data:
         file = options.data / "cifar10" / ("test.parquet" if options.quick else "train.parquet")
@@ -79,14 +75,5 @@ def run(folder: Path, options: Options) -> Report:
     )
 
 
-def main() -> None:
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="small-files-"))
-    try:
-        show(run(folder, options), options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, run)

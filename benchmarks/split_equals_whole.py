@@ -7,10 +7,6 @@ part, with nothing between them but JSON (the pipeline) and bytes with a shape (
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,7 +25,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.data.synthetic import write_photos
 from headwater.engine.chain import Chain
-from measuring import Bar, Options, Report, Table, read_options, show
+from measuring import Bar, Options, Report, Table, main
 
 EPOCHS = 3
 SEED = 17
@@ -141,7 +137,6 @@ def open_small(folder: Path, options: Options) -> hw.Dataset:
 
 
 def run(folder: Path, options: Options) -> Report:
-    os.environ["HEADWATER_CACHE"] = str(folder / "cache")
     epochs = 1 if options.quick else EPOCHS
     photos, small = open_photos(folder, options), open_small(folder, options)
     rows, total = [], Count()
@@ -162,16 +157,5 @@ def run(folder: Path, options: Options) -> Report:
     )
 
 
-def main() -> int:
-    options = read_options(__doc__)
-    folder = Path(tempfile.mkdtemp(prefix="split-equals-whole-"))
-    try:
-        report = run(folder, options)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    show(report, options)
-    return 0 if all(bar.holds for bar in report.bars) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__doc__, run)

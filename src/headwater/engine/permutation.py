@@ -52,7 +52,11 @@ class Shuffled:
         """The elements at the given places."""
         if self.count < _TABLE_BELOW:
             return self._table[places]
-        return _feistel(places.astype(np.uint64), self.count, self.key).astype(np.int64)
+        return _feistel(places.astype(np.uint64), self.count, self._round_keys).astype(np.int64)
+
+    @cached_property
+    def _round_keys(self) -> list[np.uint64]:
+        return [np.uint64(derive_key(self.key, number)) for number in range(_ROUNDS)]
 
     @cached_property
     def _table(self) -> Positions:
@@ -61,22 +65,22 @@ class Shuffled:
         return np.argsort(hashes, kind="stable").astype(np.int64)
 
 
-def _feistel(places: NDArray[np.uint64], count: int, key: int) -> NDArray[np.uint64]:
+def _feistel(places: NDArray[np.uint64], count: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
     """Encrypt within the next even power of two, again and again until below `count` (cycle walking)."""
     half = np.uint64((max(count - 1, 1).bit_length() + 1) // 2)
-    done = _rounds(places, half, key)
+    done = _rounds(places, half, keys)
     outside = np.flatnonzero(done >= count)
     while len(outside):
-        done[outside] = _rounds(done[outside], half, key)
+        done[outside] = _rounds(done[outside], half, keys)
         outside = outside[done[outside] >= count]
     return done
 
 
-def _rounds(places: NDArray[np.uint64], half: np.uint64, key: int) -> NDArray[np.uint64]:
+def _rounds(places: NDArray[np.uint64], half: np.uint64, keys: list[np.uint64]) -> NDArray[np.uint64]:
     mask = np.uint64((1 << int(half)) - 1)
     left, right = places >> half, places & mask
-    for number in range(_ROUNDS):
-        left, right = right, left ^ (mix(right ^ np.uint64(derive_key(key, number))) & mask)
+    for key in keys:
+        left, right = right, left ^ (mix(right ^ key) & mask)
     return (left << half) | right
 
 
