@@ -69,7 +69,7 @@ def test_another_size_is_stale(local: LocalFiles, shards: list[str], size: int) 
     span = Span(shards[2], 0, 400, 1100)
     assert len(local.read_many([span])[0]) == 400
     os.truncate(shards[2], size)
-    with pytest.raises(DatasetStale, match=rf"2\.bin had 1100 bytes .* has {size} bytes now; open"):
+    with pytest.raises(DatasetStale, match=rf"2\.bin had 1100 bytes .* has {size} bytes now; .*refresh=True"):
         local.read_many([span])
 
 

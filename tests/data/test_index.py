@@ -146,6 +146,83 @@ def test_flipped_bits_never_load_as_other_ids(tmp_path: Path) -> None:
     assert refused > 50
 
 
+def test_any_flipped_bit_of_a_column_is_noticed(tmp_path: Path) -> None:
+    """Offsets and keys too, which are no part of the version."""
+    path = tmp_path / "index.arrow"
+    columns = {
+        "width": pa.array([None, *range(19)], pa.int16()),
+        "camera": pa.array(["n", None] * 10).dictionary_encode(),
+        "flag": pa.array([True, False] * 10),
+    }
+    make(20, columns=columns, labels=np.arange(20)).save(path)
+    content = path.read_bytes()
+    rng = np.random.default_rng(3)
+    places = value_places(path)
+    assert len(places) > 20 * (8 * 5 + 4 + 15)
+    for place in places[::3]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.unlink()
+        path.write_bytes(damaged)
+        with pytest.raises(DatasetError, match="cannot be used"):
+            Index.load(path)
+
+
+def value_places(path: Path) -> list[int]:
+    """Where in its file the numbers and texts of an index lie."""
+    content = pa.memory_map(str(path)).read_buffer()
+    batch = pa.ipc.open_file(content).get_batch(0)
+    places: list[int] = []
+    for column in batch.columns:
+        if pa.types.is_boolean(column.type):
+            continue  # bits: the last byte has some that mean nothing
+        values = column.indices if pa.types.is_dictionary(column.type) else column
+        for buffer in values.buffers()[1:]:
+            start = buffer.address - content.address
+            places += range(start, start + buffer.size)
+    return places
+
+
+@pytest.mark.parametrize("text", [b'"exact_sizes":true', b'"shards":["place"]', b'"classes":["a","b","c"]'])
+def test_a_changed_header_is_noticed(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "index.arrow"
+    make(places=Places(("place",), np.zeros(100, np.int32), np.arange(100))).save(path)
+    content = path.read_bytes()
+    other = text.replace(b"true", b"null").replace(b"place", b"plane").replace(b'"b"', b'"d"')
+    assert content.count(text) == 2  # the schema is written before the columns and again in the footer
+    path.unlink()
+    path.write_bytes(content.replace(text, other))
+    with pytest.raises(DatasetError, match="digest"):
+        Index.load(path)
+
+
+def test_slices_and_odd_columns_come_back(tmp_path: Path) -> None:
+    """The digest is of the values: a slice has other buffers in memory than in its file."""
+    strings = pa.array(["", "é", None] * 40, pa.large_string())
+    columns = {
+        "text": strings.slice(7, 100),
+        "short": strings.cast(pa.string()).slice(3, 100).dictionary_encode(),
+        "flag": pa.array([True, None, False] * 40).slice(5, 100),
+        "number": pa.array([1.5, None] * 60, pa.float32()).slice(1, 100),
+        "nothing": pa.nulls(100),
+        "list": pa.array([[1, 2], None] * 50),
+    }
+    keys = pa.array([str(number) for number in range(110)], pa.large_string()).slice(10)
+    index = Index.build(keys, np.ones(100), columns=columns)
+    index.save(tmp_path / "index.arrow")
+    loaded = Index.load(tmp_path / "index.arrow")
+    assert loaded.keys.to_pylist() == keys.to_pylist()
+    assert {name: c.to_pylist() for name, c in loaded.columns.items()} == {
+        name: c.to_pylist() for name, c in columns.items()
+    }
+
+
+def test_an_empty_index_comes_back(tmp_path: Path) -> None:
+    columns = {"text": pa.array([], pa.string()), "number": pa.array([], pa.int8())}
+    Index.build([], np.array([], np.int64), columns=columns).save(tmp_path / "index.arrow")
+    assert len(Index.load(tmp_path / "index.arrow")) == 0
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index.arrow"
     make().save(path)

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from headwater.data import indexing
-from headwater.data.index import Index
+from headwater.data.index import FORMAT, Index
 from headwater.data.indexcache import cache_folder
 from headwater.data.indexing import open_index
-from headwater.data.scans import Scan, Unit, make_rows
+from headwater.data.scans import Scan, Unit, joined, make_rows
 from headwater.errors import DatasetError
 
 
@@ -196,6 +196,60 @@ def test_a_damaged_cache_is_rebuilt_with_one_line(
     assert len(layout.scanned) == 4
     assert len(caplog.records) == 1
     assert "indexing again" in caplog.text
+
+
+@pytest.mark.parametrize("column", ["offset", "shard", "order", "key"])
+def test_a_flipped_bit_in_any_column_is_indexed_again(
+    column: str, caplog: pytest.LogCaptureFixture, cache: Path
+) -> None:
+    open_index(Numbers(UNITS))
+    (path,) = cache.glob("*.arrow")
+    content = pa.py_buffer(path.read_bytes())
+    damaged = bytearray(content)
+    values = pa.ipc.open_file(content).get_batch(0).column(column).buffers()[-1]
+    damaged[values.address - content.address] ^= 1
+    path.unlink()
+    path.write_bytes(damaged)
+    layout = Numbers(UNITS)
+    assert content_of(layout) == EXPECTED
+    assert sorted(layout.scanned) == ["a", "b", "c", "d"]
+    assert "indexing again" in caplog.text
+
+
+def content_of(layout: Numbers) -> list[tuple[str, int, int, str]]:
+    return content(open_index(layout))
+
+
+def test_few_units_are_scanned_one_by_one_and_many_together() -> None:
+    class Batches(Numbers):
+        batch = 64
+
+        def scan(self, units: Sequence[Unit]) -> Scan:
+            lengths.append(len(units))
+            return joined([super(Batches, self).scan([unit]) for unit in units])
+
+    for count, longest in ((1, 1), (10, 1), (127, 1), (1000, 15), (5000, 64)):
+        lengths: list[int] = []
+        index = open_index(Batches({f"{number:04d}": [number] for number in range(count)}), refresh=True)
+        assert index.sizes.tolist() == list(range(count))
+        assert (sum(lengths), max(lengths)) == (count, longest)
+        assert len(lengths) >= min(count, 64)
+
+
+def test_a_part_of_another_format_is_left_aside(caplog: pytest.LogCaptureFixture, cache: Path) -> None:
+    layout = Numbers(UNITS)
+    layout.workers = 1
+    layout.failing, layout.fails_at = KeyboardInterrupt(), "d"
+    with pytest.raises(KeyboardInterrupt):
+        open_index(layout)
+    (part,) = cache.rglob("*.parts/*.arrow")
+    written = f'"format":{FORMAT}'.encode()
+    assert written in part.read_bytes()
+    part.write_bytes(part.read_bytes().replace(written, b'"format":1'))
+    again = Numbers(UNITS)
+    assert content_of(again) == EXPECTED
+    assert sorted(again.scanned) == ["a", "b", "c", "d"]
+    assert "format 1, this version reads" in caplog.text
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(

@@ -102,6 +102,38 @@ def test_a_glob_that_matches_nothing(photo_tars: Path) -> None:
         open_source(photo_tars / "x*")
 
 
+class TestOddNames:
+    """What exists is what it is called, even if its name could be a pattern."""
+
+    NAMES = pytest.mark.parametrize("name", ["pics [1]", "a*b", "what?", "{a,b}", "{0..3}"])
+
+    @NAMES
+    def test_a_folder_of_images(self, tmp_path: Path, photos: list[Photo], name: str) -> None:
+        write_folder(tmp_path / name, photos[:3])
+        write_folder(tmp_path / "pics 1", photos[:6])
+        assert len(open_source(tmp_path / name).index) == 3
+
+    @NAMES
+    def test_a_folder_of_shards(self, tmp_path: Path, photos: list[Photo], name: str) -> None:
+        write_tars(tmp_path / name, photos[:6])
+        assert len(shards_of(tmp_path / name)) == 3
+        assert shards_of(tmp_path / name / "shard-001.tar") == ("shard-001.tar",)
+
+    @pytest.mark.parametrize("name", ["pics [1]", "a*b", "what?"])
+    def test_a_pattern_below_one(self, tmp_path: Path, photos: list[Photo], name: str) -> None:
+        write_tars(tmp_path / name, photos[:6])
+        write_tars(tmp_path / "pics 1", photos[:6], shards=1)
+        assert shards_of(tmp_path / name / "*-00[02].tar") == ("shard-000.tar", "shard-002.tar")
+        assert shards_of(tmp_path / name / "shard-{000..001}.tar") == ("shard-000.tar", "shard-001.tar")
+
+    def test_a_shard(self, tmp_path: Path, photos: list[Photo]) -> None:
+        write_tar(tmp_path / "x[1].tar", members_of(photos[0]))
+        write_tar(tmp_path / "x1.tar", members_of(photos[1]))
+        assert shards_of(tmp_path / "x[1].tar") == ("x[1].tar",)
+        (tmp_path / "x[1].tar").unlink()
+        assert shards_of(tmp_path / "x[1].tar") == ("x1.tar",)
+
+
 class TestSplit:
     @pytest.fixture
     def root(self, tmp_path: Path, photos: list[Photo]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,6 +166,28 @@ class TestCache:
         assert keys(tmp_path) == ["a/1.jpg", "a/2.jpg", "b/2.jpg"]
         assert scanned == ["a"]
 
+    def test_an_interrupted_build_keeps_the_directories_that_were_done(
+        self, tmp_path: Path, scanned: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ten classes are few directories, and may be a million files."""
+        write(tmp_path, *(f"class-{number}/1.jpg" for number in range(10)))
+        counting = FolderLayout.scan
+
+        def interrupted(self: FolderLayout, units: Sequence[Unit]) -> Scan:
+            if units[0].name == "class-7":
+                raise KeyboardInterrupt
+            return counting(self, units)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderLayout, "scan", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                open_source(tmp_path)
+        before = list(scanned)
+        assert before[:8] == ["", *(f"class-{number}" for number in range(7))]
+        scanned.clear()
+        assert len(keys(tmp_path)) == 10
+        assert sorted([*before, *scanned]) == ["", *(f"class-{number}" for number in range(10))]
+
     def test_nothing_is_written_beside_the_data(self, tmp_path: Path) -> None:
         write(tmp_path, "a/1.jpg")
         open_source(tmp_path)
@@ -185,6 +208,15 @@ class TestStale:
             with pytest.raises(DatasetStale, match=r"a/2\.jpg had \d+ bytes .* has 5 bytes now; open the"):
                 read(np.array([0, 1]))
 
+    def test_refresh_is_the_remedy_that_it_names(self, root: Path) -> None:
+        """Opening again is not: a file overwritten in place leaves its folder's time as it was."""
+        open_source(root)
+        (root / "a/2.jpg").write_bytes(b"short")
+        with pytest.raises(DatasetStale, match="open the dataset again with refresh=True"):
+            open_source(root).read(np.array([1]))
+        open_source(root, options=SourceOptions(refresh=True))
+        assert open_source(root).read(np.array([1])) == [b"short"]
+
     def test_gone(self, root: Path) -> None:
         source = open_source(root)
         shutil.rmtree(root / "a")
@@ -192,9 +224,12 @@ class TestStale:
             source.read(np.array([0]))
 
 
-def test_fields_are_refused(photo_folder: Path) -> None:
-    with pytest.raises(WrongUse, match="caption"):
-        open_source(photo_folder, options=SourceOptions(fields=("caption",)))
+@pytest.mark.parametrize("options", [{"fields": ("caption",)}, {"image": "png"}, {"label": "cls"}])
+def test_what_names_columns_is_refused(photo_folder: Path, options: dict[str, str]) -> None:
+    ((name, value),) = options.items()
+    says = re.escape(f"{name}={value!r} for the image folder {photo_folder}; these are for tars and Parquet")
+    with pytest.raises(WrongUse, match=says):
+        open_source(photo_folder, options=SourceOptions(**options))  # type: ignore[arg-type]
 
 
 def test_a_folder_without_images(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasets import CLASSES, Photo, write_parquet
+from headwater.data.index import sample_ids
 from headwater.data.sources import SourceOptions, open_source
 from headwater.data.sources.rowgroups import GroupCache
 from headwater.errors import DatasetError, DatasetStale, SampleCorrupt, WrongUse
@@ -55,7 +59,7 @@ class TestSchema:
         with pytest.raises(DatasetError, match="no image column among a, b"):
             open_source(write(tmp_path / "x.parquet", {"a": [1], "b": ["x"]}))
 
-    @pytest.mark.parametrize("text", [b"rubbish", b"[]", b'{"info": {"features": [1]}}', b'{"info": null}'])
+    @pytest.mark.parametrize("text", [b"rubbish", b"[]", b"[" * 10**5, b'{"info": {"features": [1]}}'])
     def test_metadata_that_is_not_what_it_should_be(self, tmp_path: Path, text: bytes) -> None:
         table = pa.table({"image": images(b"1")}).replace_schema_metadata({b"huggingface": text})
         pq.write_table(table, tmp_path / "x.parquet")
@@ -118,6 +122,33 @@ class TestColumns:
         source = open_source(path, options=SourceOptions(fields=("caption",)))
         assert list(source.index.columns) == ["w"]
         assert source.read_fields(np.array([3, 0])) == {"caption": [captions[3], captions[0]]}
+
+    def test_those_with_names_of_the_index_are_the_users(self, tmp_path: Path) -> None:
+        """Fresh, from the cache, and when a file is added to what the cache knows."""
+        own = {
+            "id": [7, 7],
+            "key": ["k", "k"],
+            "size": ["S", "XL"],
+            "offset": [0.5, None],
+            "unit": ["cm", "kg"],
+            "shard": [True, False],
+            "order": [3, 4],
+            "label": ["left", "right"],
+            "column:id": [1, 2],
+        }
+        columns = {"image": images(b"1234", b"1234"), "kind": ["cat", "dog"], **own}
+        options = SourceOptions(label="kind")
+        for count in (1, 1, 2):
+            write(tmp_path / f"{count}.parquet", columns)
+            source = open_source(tmp_path, options=options)
+            keys = [f"{number}/{row}" for number in range(1, count + 1) for row in (0, 1)]
+            assert source.index.keys.to_pylist() == keys
+            assert source.index.ids.tolist() == sample_ids(keys).tolist()
+            assert (source.index.sizes > 0).all()
+            assert source.index.labels.tolist() == [0, 1] * count
+            found = {name: column.to_pylist() for name, column in source.index.columns.items()}
+            assert found == {name: values * count for name, values in own.items()}
+            assert [bytes(data) for data in source.read(np.arange(2))] == [b"1234"] * 2
 
     def test_keys_are_stem_and_row(self, photo_parquet: Path) -> None:
         index = open_source(photo_parquet).index
@@ -233,3 +264,76 @@ class TestGroupCache:
         with pytest.raises(OSError, match="disk"):
             cache.get("a", fail)
         assert cache.get("a", lambda: np.ones(3)).sum() == 3
+
+    def test_each_waiter_gets_an_error_of_its_own(self) -> None:
+        """Whoever catches it writes the sample's id and key into it."""
+        cache: GroupCache[np.ndarray] = GroupCache(100)
+        blocked = Blocked(cache, SampleCorrupt("row group 3 is damaged"))
+
+        def wait() -> SampleCorrupt:
+            with pytest.raises(SampleCorrupt) as caught:
+                cache.get("a", blocked.load)
+            return caught.value
+
+        with ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(wait) for _ in range(4)]
+            blocked.release()
+        errors = [future.result() for future in waiting]
+        assert {error.reason for error in errors} == {"row group 3 is damaged"}
+        assert len({id(error) for error in (*errors, blocked.raised())}) == 5
+
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    @pytest.mark.timeout(60)
+    def test_a_forked_child_does_not_wait_for_its_parents_threads(self) -> None:
+        cache: GroupCache[np.ndarray] = GroupCache(100)
+        blocked = Blocked(cache, None)
+        code = exit_code_of_child(lambda: cache.get("a", lambda: np.full(3, 7)).tolist() == [7, 7, 7])
+        blocked.release()
+        assert code == 0
+        assert cache.get("a", blocked.load).tolist() == [1, 1, 1]
+
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    @pytest.mark.timeout(60)
+    def test_a_forked_child_does_not_wait_for_its_parents_lock(self) -> None:
+        cache: GroupCache[np.ndarray] = GroupCache(100)
+        with cache._lock:
+            assert exit_code_of_child(lambda: len(cache.get("a", lambda: np.ones(3))) == 3) == 0
+
+
+def exit_code_of_child(is_right: Callable[[], bool]) -> int:
+    """0 if a forked child finds it right, 1 if not, a negative signal if the child hangs."""
+    child = os.fork()
+    if not child:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the test runner's handler would raise instead
+            signal.alarm(20)
+            os._exit(0 if is_right() else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+class Blocked:
+    """A load of "a" that is under way in another thread until it is released."""
+
+    def __init__(self, cache: GroupCache[np.ndarray], error: Exception | None) -> None:
+        self._error = error
+        self._begun, self._release = threading.Event(), threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+        self._future = self._pool.submit(cache.get, "a", self.load)
+        assert self._begun.wait(timeout=30)
+
+    def load(self) -> np.ndarray:
+        self._begun.set()
+        assert self._release.wait(timeout=30)
+        if self._error is not None:
+            raise self._error
+        return np.ones(3)
+
+    def release(self) -> None:
+        self._release.set()
+        self._pool.shutdown()
+
+    def raised(self) -> BaseException | None:
+        return self._future.exception()

@@ -302,10 +302,38 @@ class TestLabels:
         with pytest.raises(DatasetError, match=r"a\.json of .*t\.tar is not JSON"):
             open_source(tar, options=SourceOptions(label="json:x"))
 
+    @pytest.mark.parametrize("value", ["[" * 10**5, '{"x":' * 10**5, '{"x": "\\ud800"}'])
+    def test_from_hostile_json(self, tmp_path: Path, value: str) -> None:
+        tar = write_tar(tmp_path / "t.tar", [("a.jpg", b"1"), ("a.json", value.encode())])
+        with pytest.raises(DatasetError, match=r"a\.json of .*t\.tar is not JSON"):
+            open_source(tar, options=SourceOptions(label="json:x"))
+
+    def test_leading_zeros_do_not_depend_on_what_was_indexed_first(self, tmp_path: Path) -> None:
+        """Numbers as long as all are; their texts come back as class names when a name joins them."""
+        texts = ("09", "10", "9", "-1", "-2")
+        write_tar(
+            tmp_path / "0.tar", [m for t in texts for m in ((f"{t}.jpg", b"1"), (f"{t}.cls", t.encode()))]
+        )
+        assert open_source(tmp_path).index.labels.tolist() == [9, 10, 9, -1, -2]
+        write_tar(tmp_path / "1.tar", [("n.jpg", b"1"), ("n.cls", b"007")])
+        assert open_source(tmp_path).index.labels.tolist() == [9, 10, 9, -1, -2, 7]
+        write_tar(tmp_path / "2.tar", [("c.jpg", b"1"), ("c.cls", b"cat")])
+        index = open_source(tmp_path).index
+        assert index.classes == ("-1", "-2", "007", "09", "10", "9", "cat")
+        assert [index.classes[label] for label in index.labels] == [*texts, "007", "cat"]
+        assert open_source(tmp_path, options=SourceOptions(refresh=True)).index.version == index.version
+        (tmp_path / "2.tar").unlink()
+        assert open_source(tmp_path).index.labels.tolist() == [9, 10, 9, -1, -2, 7]
+
     def test_a_label_of_megabytes_is_not_read(self, tmp_path: Path) -> None:
         tar = write_tar(tmp_path / "t.tar", [("a.jpg", b"1"), ("a.cls", bytes(3 << 20))])
         with pytest.raises(DatasetError, match=r"a\.cls of .* has 3145728 bytes"):
             open_source(tar)
+
+
+def npy_header(text: bytes) -> bytes:
+    """The beginning of an .npy file whose header is this text."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
 class TestFields:
@@ -347,7 +375,11 @@ class TestFields:
                 ("npy", pickled.getvalue(), "unpickled"),
                 ("npy", lying, "claims"),
                 ("npy", b"rubbish", "'npy' of 7 bytes"),
+                ("npy", npy_header(b"-" * 9000), "'npy' of 9010 bytes"),
+                ("npy", npy_header(b"(" * 9000), "'npy' of 9010 bytes"),
+                ("npy", npy_header(b"{'descr': (), 'fortran_order': False, 'shape': (0,)}"), "'npy' of 62 "),
                 ("json", b"{", "'json'"),
+                ("json", b"[" * 10**5, "'json' of 100000 bytes"),
                 ("txt", b"\xff", "'txt'"),
             ]
         ):

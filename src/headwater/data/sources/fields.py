@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from headwater.data.files import Buffer
 from headwater.errors import SampleCorrupt
 
-_FAULTS: tuple[type[Exception], ...] = (
-    *(ValueError, TypeError, LookupError, ArithmeticError, EOFError, SyntaxError, AttributeError),
-    *(RecursionError, MemoryError, msgspec.MsgspecError),
-)
-"""What hostile bytes get out of parsers; the header of an .npy file is a Python literal that numpy reads."""
+_LONGEST_REASON = 200  # parsers quote what they were given
 
 
 def decode_field(name: str, data: Buffer) -> object:
@@ -25,8 +21,10 @@ def decode_field(name: str, data: Buffer) -> object:
     decode = DECODERS.get(name.rpartition(".")[2].lower())
     try:
         return bytes(data) if decode is None else decode(bytes(data))
-    except _FAULTS as error:
-        reason = str(error) or type(error).__name__
+    except Exception as error:
+        # Any: numpy reads an .npy header as a Python literal, and hostile ones get a dozen kinds of errors
+        # out of its tokenizer and its dtypes, among them RecursionError, MemoryError and IndexError.
+        reason = (str(error) or type(error).__name__)[:_LONGEST_REASON]
         raise SampleCorrupt(f"field {name!r} of {len(data)} bytes cannot be decoded: {reason}") from error
 
 
