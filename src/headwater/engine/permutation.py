@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -66,22 +67,28 @@ class Shuffled:
 
 
 def _feistel(places: NDArray[np.uint64], count: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
-    """Encrypt within the next even power of two, again and again until below `count` (cycle walking)."""
-    half = np.uint64((max(count - 1, 1).bit_length() + 1) // 2)
-    done = _rounds(places, half, keys)
+    """Encrypt within the smallest near-square that holds `count`, again for the few that land outside."""
+    columns = math.isqrt(count - 1) + 1
+    rows = -(-count // columns)
+    done = _rounds(places, np.uint64(rows), np.uint64(columns), keys)
     outside = np.flatnonzero(done >= count)
     while len(outside):
-        done[outside] = _rounds(done[outside], half, keys)
+        done[outside] = _rounds(done[outside], np.uint64(rows), np.uint64(columns), keys)
         outside = outside[done[outside] >= count]
     return done
 
 
-def _rounds(places: NDArray[np.uint64], half: np.uint64, keys: list[np.uint64]) -> NDArray[np.uint64]:
-    mask = np.uint64((1 << int(half)) - 1)
-    left, right = places >> half, places & mask
-    for key in keys:
-        left, right = right, left ^ (mix(right ^ key) & mask)
-    return (left << half) | right
+def _rounds(
+    places: NDArray[np.uint64], rows: np.uint64, columns: np.uint64, keys: list[np.uint64]
+) -> NDArray[np.uint64]:
+    row, column = places // columns, places % columns
+    for number, key in enumerate(keys):
+        # 32 bits of the hash, so that the sum cannot wrap around, which would let two places meet
+        if number % 2:
+            column = (column + (mix(row ^ key) >> np.uint64(32))) % columns
+        else:
+            row = (row + (mix(column ^ key) >> np.uint64(32))) % rows
+    return row * columns + column
 
 
 @dataclass(frozen=True)
