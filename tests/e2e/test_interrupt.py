@@ -86,6 +86,24 @@ def test_killed_at_random_steps_gives_the_straight_run(
     assert json.loads((killed / "state").read_text())["epoch"] == 2
 
 
+def test_interrupt_without_a_word_of_cleaning_up_ends_at_once(photo_folder: Path) -> None:
+    """A script that does not know of Ctrl-C, in the middle of a slow batch."""
+    bare = WAIT[: WAIT.index("try:")] + "for batch in loader:\n    print('batch', flush=True)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", bare, str(photo_folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "batch" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_killed_at_every_step_gives_it_too(photo_folder: Path, tmp_path: Path, workers: int) -> None:

@@ -171,6 +171,12 @@ def test_an_error_in_the_sink_comes_out_after_the_batches_before_it(workers: int
     assert seen == [0, 10, 20]
 
 
+def test_an_error_in_the_sink_names_the_sample() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        list(go(Numbers(), Lists(explode_at=35)))
+    assert "'number 35' (id 35)" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     ("bounds", "ahead"), [(Bounds(batches=3, lot=5), 3), (Bounds(50, bytes=400, lot=5), 2)]
 )

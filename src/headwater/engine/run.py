@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -159,8 +159,9 @@ class _Flight(Generic[T]):
 class _Lot(Generic[T]):
     """Part of a flight: slots begin..end-1."""
 
-    def __init__(self, flight: _Flight[T], begin: int, end: int) -> None:
+    def __init__(self, flight: _Flight[T], begin: int, end: int, key: Callable[[int], str]) -> None:
         self.flight = flight
+        self.key = key
         self.begin, self.end = begin, end
         self.places = list(range(begin, end))
         self.positions = flight.task.positions[begin:end]
@@ -168,7 +169,12 @@ class _Lot(Generic[T]):
         self.epoch = flight.task.epoch
 
     def emit(self, place: int, image: Image) -> None:
-        self.flight.target.put(self.places[place], image)
+        try:
+            self.flight.target.put(self.places[place], image)
+        except Exception as error:
+            key = self.key(int(self.positions[place]))
+            error.add_note(f"sample {key!r} (id {self.ids[place]}) was being put into its batch")
+            raise
 
     def fail(self, place: int, stage: str, error: Exception) -> None:
         if isinstance(error, MemoryError):
@@ -223,7 +229,7 @@ class _Run(Generic[T]):
         begins = range(0, count, lot)
         flight = _Flight(task, self.sink.open(task), len(begins))
         for begin in begins:
-            self.crew.read.submit(self._read, _Lot(flight, begin, min(begin + lot, count)))
+            self.crew.read.submit(self._read, _Lot(flight, begin, min(begin + lot, count), self.reader.key))
         return flight
 
     def _wait(self, flight: _Flight[T], timeout: float) -> T:
@@ -293,7 +299,7 @@ class _Run(Generic[T]):
         values: list[Any] = []
         kept = []
         for place, slot in enumerate(list(lot.places)):
-            single = _Lot(lot.flight, slot, slot + 1)
+            single = _Lot(lot.flight, slot, slot + 1, self.reader.key)
             found = self._fetch(single)
             if found:
                 values.append(found[0])
