@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.buffers import Buffers
+from headwater.data.forks import renew_in_children
 from headwater.errors import DatasetError, DatasetNotFound, DatasetStale
 
 Buffer = bytes | memoryview | NDArray[np.uint8]
@@ -93,9 +94,14 @@ class LocalFiles:
 
     def __init__(self, descriptors: int = 64) -> None:
         self._limit = descriptors
-        self._open: OrderedDict[str, _Descriptor] = OrderedDict()
-        self._lock = Lock()
         self._buffers = Buffers(_KEPT_BUFFERS)
+        self.begin()
+        renew_in_children(self)
+
+    def begin(self) -> None:
+        """Forget open files, and who holds the lock."""
+        self._lock = Lock()
+        self._open: OrderedDict[str, _Descriptor] = OrderedDict()
 
     def list_files(self, prefix: str) -> pa.Table:
         found: list[tuple[str, int, str]] = []

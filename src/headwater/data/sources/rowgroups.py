@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Generic, Protocol, TypeVar
 
+from headwater.data.forks import renew_in_children
 from headwater.errors import HeadwaterError
 
 
@@ -33,7 +32,7 @@ class GroupCache(Generic[T]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.begin()
-        _caches.add(self)
+        renew_in_children(self)
 
     def begin(self) -> None:
         """Forget everything, also who holds the lock and what is being loaded."""
@@ -87,15 +86,3 @@ def _result_of_another(future: Future[T]) -> T:
         return future.result()
     except HeadwaterError as error:
         raise type(error)(*error.args) from error
-
-
-_caches: WeakSet[GroupCache[Any]] = WeakSet()
-
-
-def _begin_in_child() -> None:
-    # The threads that were loading, or held a lock, do not exist here: nobody would ever be done.
-    for cache in _caches:
-        cache.begin()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
