@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import headwater as hw
 from headwater import transforms as T
 from headwater.data.synthetic import make_photos
-from measuring import Options, Report, at_least, compare, interleave, main, rate_table
+from measuring import Options, Report, at_least, compare, images_per_second, interleave, main, rate_table
 from peers.children import Peer, python
 
 BATCH = 128
@@ -85,10 +84,7 @@ class Ours:
         self._seconds = seconds
 
     def measure(self) -> float:
-        begin, images = time.perf_counter(), 0
-        while (spent := time.perf_counter() - begin) < self._seconds:
-            images += sum(len(batch) for batch in self._loader)
-        return images / spent
+        return images_per_second(self._loader, self._seconds)
 
 
 def run(folder: Path, options: Options) -> Report:

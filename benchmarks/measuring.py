@@ -14,7 +14,8 @@ import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -141,6 +142,14 @@ def show(report: Report, options: Options) -> None:
         print(_markdown(Table(("bar", "asked", "found", "holds"), rows)))
     for note in report.notes:
         print(f"* {note}")
+
+
+def images_per_second(loader: Iterable[Sized], seconds: float) -> float:
+    """Whole epochs of a loader, for at least this long."""
+    begin, images = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begin) < seconds:
+        images += sum(len(batch) for batch in loader)
+    return images / spent
 
 
 def main(description: str | None, run: Callable[[Path, Options], Report]) -> NoReturn:

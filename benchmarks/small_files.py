@@ -7,7 +7,6 @@ first measurement of each contender is not counted.
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import simplejpeg
 
 import headwater as hw
 from headwater import transforms as T
-from measuring import Options, Report, at_least, compare, interleave, main, rate_table
+from measuring import Options, Report, at_least, compare, images_per_second, interleave, main, rate_table
 from peers.children import Peer
 
 BATCH = 256
@@ -48,10 +47,7 @@ class Ours:
         self._seconds = seconds
 
     def measure(self) -> float:
-        begin, images = time.perf_counter(), 0
-        while (spent := time.perf_counter() - begin) < self._seconds:
-            images += sum(len(batch) for batch in self._loader)
-        return images / spent
+        return images_per_second(self._loader, self._seconds)
 
 
 def run(folder: Path, options: Options) -> Report:

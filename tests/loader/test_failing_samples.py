@@ -126,6 +126,17 @@ def test_a_file_past_the_cap_on_bytes_is_not_read(photo_folder: Path, tmp_path: 
     assert data.pixel_sizes()[data.sizes > 1 << 30].tolist() == [[0, 0]]
 
 
+@pytest.mark.parametrize("layout", ["photo_folder", "photo_tars", "photo_parquet"])
+def test_the_cap_on_bytes_goes_by_the_file_not_by_a_mean(layout: str, request: pytest.FixtureRequest) -> None:
+    """Parquet's footer tells only how large the files of a row group are on average."""
+    data = hw.open(request.getfixturevalue(layout))
+    sizes = np.array([len(data[place].data) for place in range(len(data))])
+    cap = int(np.median(sizes))
+    loader = make(data, on_error="skip", batch_size=len(data), limits=hw.Limits(bytes=cap))
+    served = {int(id) for batch in loader for id in batch.ids}
+    assert served == set(data.ids[sizes <= cap].tolist())
+
+
 def test_a_step_that_would_blow_an_image_up_is_refused(tmp_path: Path) -> None:
     import simplejpeg
 

@@ -1,7 +1,7 @@
 """Memory that is used again once nobody looks at it any more.
 
 Fresh memory for a batch of photos costs more than writing the photos into it: the kernel hands it over
-page by page. And memory that one thread takes and another gives back makes the process grow for hours.
+page by page. And memory that one thread takes and another gives back makes the process grow for many epochs.
 """
 
 from __future__ import annotations

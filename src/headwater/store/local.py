@@ -35,8 +35,8 @@ class LocalStore:
         return _REMOTE_READERS if self.source.remote else _LOCAL_READERS
 
     def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of these image files, as the index knows them."""
-        return self.index.sizes[positions]
+        """Bytes of these image files; 0 where the index only knows the mean of many."""
+        return self.index.sizes[positions] if self.index.exact_sizes else np.zeros(len(positions), np.int64)
 
     def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
         """The image files at these positions, as bytes."""
