@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwater.data.image import Limits
     from headwater.loader import Batch, DataLoader
-    from headwater.store import Dataset, Sample, open
+    from headwater.plan.offload import Offload
+    from headwater.store import Dataset, Link, Sample, open
 
 __version__ = version("headwater")
-__all__ = ["Batch", "DataLoader", "Dataset", "Limits", "Sample", "open"]
+__all__ = ["Batch", "DataLoader", "Dataset", "Limits", "Link", "Offload", "Sample", "open"]
 
 _HOMES = {
     "Batch": "headwater.loader",
     "DataLoader": "headwater.loader",
     "Dataset": "headwater.store",
     "Limits": "headwater.data.image",
+    "Link": "headwater.store",
+    "Offload": "headwater.plan.offload",
     "Sample": "headwater.store",
     "open": "headwater.store",
 }

@@ -13,7 +13,10 @@ HeadwaterError
 ├── ForkedUse              a loader or a remote store used in a forked child
 ├── LoaderTimeout          no batch within `timeout` seconds
 ├── MissingExtra           an optional package that the call needs is not installed
+├── Incompatible           two sides that speak no common version
+├── Refused                a store that does not let this caller do this, or that will not start so open
 └── Unreachable            a store or an object store that does not answer
+    └── StoreLost          it answered once, and not within the limit: .store, .dataset, .position
 """
 
 from __future__ import annotations
@@ -99,3 +102,26 @@ class Unreachable(HeadwaterError):
     """A store or an object store that does not answer."""
 
     exit_code = 3
+
+
+class StoreLost(Unreachable):
+    """A store that did not answer within the limit, although it was asked again and again.
+
+    `store` and `dataset` say which, `position` where the first sample of the request stands in the index.
+    """
+
+    def __init__(self, reason: str, *, store: str = "", dataset: str = "", position: int = -1) -> None:
+        super().__init__(reason)
+        self.store = store
+        self.dataset = dataset
+        self.position = position
+
+
+class Incompatible(HeadwaterError):
+    """Two sides that speak no common version of the protocol."""
+
+
+class Refused(HeadwaterError):
+    """A store that does not let this caller do this, or a server that will not start so open."""
+
+    exit_code = 4

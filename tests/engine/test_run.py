@@ -14,6 +14,7 @@ import pytest
 from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, Inline
+from headwater.engine.fetching import Fetched, Wanted, fetch_files
 from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Failure, Task, run
 from headwater.errors import DatasetStale, ForkedUse, LoaderTimeout, SampleTooLarge, Unreachable, WrongUse
@@ -44,6 +45,12 @@ class Numbers:
 
     def read_fields(self, positions: np.ndarray) -> Mapping[str, Sequence[object]]:
         return {"twice": [2 * int(position) for position in positions]}
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        return fetch_files(self, wanted.positions)
+
+    def abandon(self) -> None:
+        self.abandoned = True
 
     def key(self, position: int) -> str:
         return f"number {position}"

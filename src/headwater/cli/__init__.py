@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headwater.cli import bench, demo, doctor, ls
+from headwater.cli import bench, demo, doctor, ls, serve, top
 from headwater.cli.printing import print_json
 from headwater.errors import HeadwaterError
 
@@ -31,6 +31,8 @@ app = typer.Typer(
 app.command("ls")(ls.ls)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.command("serve")(serve.serve)
+app.command("top")(top.top)
 app.add_typer(bench.app, name="bench")
 
 

@@ -14,7 +14,7 @@ from headwater.cli.printing import JsonFlag, print_json, print_table, say
 from headwater.data.pipeline import Pipeline
 from headwater.engine.crew import available_cores
 from headwater.errors import MissingExtra, WrongUse
-from headwater.store import Dataset, open
+from headwater.store import Dataset, LocalStore, open
 
 app = typer.Typer(help="Measure on this machine, with this data.", no_args_is_help=True)
 
@@ -85,7 +85,7 @@ def measure(
         dataset, pipeline, batch_size=batch_size, shuffle=True, num_workers=workers, progress=False
     )
     contenders = {"headwater": race.headwater(ours), "bare read": race.bare_read(dataset)}
-    if not dataset.store.source.remote:
+    if isinstance(dataset.store, LocalStore) and not dataset.store.source.remote:
         contenders["torch"] = race.torch_loader(dataset, pipeline, batch_size=batch_size, workers=workers)
     say(f"{rounds + 1} rounds of {len(dataset):,} samples: {', '.join(contenders)}")
     rates = race.race(contenders, rounds)

@@ -31,6 +31,29 @@ class Lot(Protocol):
     def fail(self, place: int, stage: str, error: Exception) -> None: ...
 
 
+class Noting(Lot, Protocol):
+    """A lot that wants to know what was drawn; told before the sample is decoded."""
+
+    def note(self, place: int, size: tuple[int, int], rows: Sequence[Row]) -> None: ...
+
+
+class _Part:
+    """Some places of a lot, numbered anew."""
+
+    def __init__(self, lot: Lot, places: NDArray[np.intp]) -> None:
+        self._lot = lot
+        self.places = places.tolist()
+        self.ids, self.epoch = lot.ids[places], lot.epoch
+        if hasattr(lot, "note"):
+            self.note = lambda place, size, rows: lot.note(self.places[place], size, rows)
+
+    def emit(self, place: int, image: Image) -> None:
+        self._lot.emit(self.places[place], image)
+
+    def fail(self, place: int, stage: str, error: Exception) -> None:
+        self._lot.fail(self.places[place], stage, error)
+
+
 @dataclass(frozen=True)
 class Chain:
     """A stretch of a pipeline with the seed that keys its draws and the caps that guard its decoder.
@@ -43,8 +66,17 @@ class Chain:
     seed: int = 0
     limits: Limits = DEFAULT_LIMITS
 
-    def run(self, values: Sequence[Value], lot: Lot) -> None:
-        """Every sample ends in `lot.emit` or, if it cannot be made, in `lot.fail`."""
+    def run(self, values: Sequence[Value], lot: Lot, *, done: NDArray[np.uint8] | None = None) -> None:
+        """Every sample ends in `lot.emit` or, if it cannot be made, in `lot.fail`.
+
+        `done` says how many steps each value has already been through; None means none.
+        """
+        if done is not None and done.any():
+            for cut in np.unique(done).tolist():
+                (places,) = np.nonzero(done == cut)
+                part = _Part(lot, places)
+                self._rest(cut).run([values[place] for place in part.places], part)
+            return
         steps = self.pipeline.steps
         if not steps:
             for place, value in enumerate(values):
@@ -53,6 +85,9 @@ class Chain:
             self._run_files(values, lot, steps[0])
         else:
             self._run_images(values, lot)
+
+    def _rest(self, cut: int) -> Chain:
+        return Chain(self.pipeline.cut(cut)[1], self.seed, self.limits)
 
     def _run_images(self, images: Sequence[Image], lot: Lot) -> None:
         sizes = np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2)
@@ -67,9 +102,12 @@ class Chain:
         sizes = np.array([header.size(oriented=step.oriented) for header in headers], np.int64)
         each = self._draw(self.pipeline, lot.ids[places], sizes, lot.epoch)
         fused = len(self.pipeline) > 1 and self.pipeline.steps[1].crops
+        note = getattr(lot, "note", None)
         for place, header, drawn in zip(places, headers, each, strict=True):
             try:
                 rows = _check(drawn)
+                if note is not None:
+                    note(place, header.size(oriented=step.oriented), rows)
                 box = _box(rows[1], header.size(oriented=step.oriented)) if fused else None
                 image = decode(files[place], header, mode=step.mode, oriented=step.oriented, box=box)
             except Exception as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from headwater.errors import ForkedUse, WrongUse
@@ -36,14 +38,64 @@ class Inline:
         return None
 
 
+class Daemons:
+    """Threads that nobody waits for when the program ends, for calls that may hang until a deadline.
+
+    A new thread starts when a call finds none idle, up to `most`.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._calls: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._unfinished = 0
+        self._closed = False
+
+    def submit(self, call: Callable[..., None], /, *arguments: Any) -> None:
+        with self._lock:
+            if self._closed:
+                raise WrongUse(_CLOSED)
+            self._calls.put((call, arguments))
+            self._unfinished += 1
+            if self._threads < min(self._unfinished, self._most):
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._closed = True
+            while cancel_futures and not self._calls.empty():
+                self._calls.get()
+            for _ in range(self._threads):
+                self._calls.put(None)
+
+    def _work(self) -> None:
+        while (todo := self._calls.get()) is not None:
+            call, arguments = todo
+            try:
+                call(*arguments)
+            finally:
+                del todo, call, arguments  # an idle thread keeps no batch alive
+                with self._lock:
+                    self._unfinished -= 1
+
+
 class Crew:
     """`readers` threads that read and `workers` threads that run steps; with 0 workers, none at all.
 
     Threads start with the first call, and belong to the process that made the crew. `prepare` is called
-    in each worker before its first step.
+    in each worker before its first step. `patient` readers wait for another machine: the end of the
+    program does not wait for them.
     """
 
-    def __init__(self, workers: int, readers: int, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        readers: int,
+        prepare: Callable[[], None] | None = None,
+        *,
+        patient: bool = False,
+    ) -> None:
         if workers < 0:
             raise WrongUse(f"num_workers is {workers}; it must be 0 or more")
         self.workers = workers
@@ -51,10 +103,14 @@ class Crew:
         self._pid = os.getpid()
         self._closed = False
         self.runs: weakref.WeakSet[Abortable] = weakref.WeakSet()
-        self.read: Pool = ThreadPoolExecutor(readers, "headwater-read") if workers else Inline()
-        self.step: Pool = (
-            ThreadPoolExecutor(workers, "headwater-step", initializer=prepare) if workers else Inline()
-        )
+        self.read, self.step = self._pools(prepare, patient)
+
+    def _pools(self, prepare: Callable[[], None] | None, patient: bool) -> tuple[Pool, Pool]:
+        if not self.workers:
+            return Inline(), Inline()
+        name = "headwater-read"
+        read = Daemons(self.readers, name) if patient else ThreadPoolExecutor(self.readers, name)
+        return read, ThreadPoolExecutor(self.workers, "headwater-step", initializer=prepare)
 
     def check(self) -> None:
         """Raise if the threads are gone: closed, or in a forked child, which would wait for ever."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,9 @@ from numpy.typing import NDArray
 from headwater.data.steps.base import Image
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew
+from headwater.engine.fetching import Fetched, Reader, Wanted
 from headwater.engine.meter import Meter
-from headwater.errors import (
-    ForkedUse,
-    HeadwaterError,
-    LoaderTimeout,
-    SampleError,
-    SampleTooLarge,
-    Unreachable,
-)
+from headwater.errors import LoaderTimeout, SampleError, SampleTooLarge
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -61,18 +55,6 @@ class Bounds:
     batches: int = 4
     bytes: int = 1 << 30
     lot: int = 64
-
-
-class Reader(Protocol):
-    """Where files come from: a store."""
-
-    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes that reading each of them would take, as far as that is known beforehand."""
-        ...
-
-    def read(self, positions: NDArray[np.int64]) -> Sequence[Any]: ...
-    def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]: ...
-    def key(self, position: int) -> str: ...
 
 
 class Target(Protocol[T_co]):
@@ -122,6 +104,7 @@ def run(
         yield from work.deliver(tasks, bounds, timeout)
     finally:
         work.cancelled = True
+        reader.abandon()
 
 
 class _Flight(Generic[T]):
@@ -196,6 +179,7 @@ class _Run(Generic[T]):
 
     def abort(self, error: Exception) -> None:
         """Wake whoever waits for a batch: it will not come."""
+        self.reader.abandon()
         for flight in list(self.flights):
             flight.abort(error)
 
@@ -257,10 +241,10 @@ class _Run(Generic[T]):
         try:
             begin = time.perf_counter()
             self._refuse_large(lot)
-            values = self._fetch(lot) if lot.places else []
+            found = self._fetch(lot) if lot.places else Fetched([])
             lot.flight.lot_read()
             self.meter.work("read", time.perf_counter() - begin)
-            self.crew.step.submit(self._step, lot, values)
+            self.crew.step.submit(self._step, lot, found)
         except BaseException as error:
             lot.flight.abort(error)
 
@@ -277,43 +261,34 @@ class _Run(Generic[T]):
             lot.fail(place, "read", error)
         lot.keep(np.flatnonzero(sizes <= cap).tolist())
 
-    def _fetch(self, lot: _Lot[T]) -> Sequence[Any]:
-        """The lot's files; if one cannot be read, the others still are."""
-        try:
-            values = self.reader.read(lot.positions)
-            fields = self.reader.read_fields(lot.positions)
-        except (Unreachable, ForkedUse):
-            raise
-        except (HeadwaterError, OSError) as error:
-            if len(lot.positions) == 1:
-                lot.fail(0, "read", error)
-                lot.keep([])
-                return []
-            return self._fetch_each(lot)
-        self.meter.count(bytes_moved=sum(map(len, values)))
-        if fields:
-            lot.flight.target.put_fields(lot.places, fields)
-        return values
+    def _fetch(self, lot: _Lot[T]) -> Fetched:
+        """The lot's values; samples that could not be read leave the lot."""
+        found = self.reader.fetch(Wanted(lot.positions, lot.ids, lot.epoch))
+        self.meter.count(bytes_moved=found.bytes_moved)
+        if found.failed:
+            found = self._drop_failed(lot, found)
+        if found.fields and lot.places:
+            lot.flight.target.put_fields(lot.places, found.fields)
+        return found
 
-    def _fetch_each(self, lot: _Lot[T]) -> Sequence[Any]:
-        values: list[Any] = []
-        kept = []
-        for place, slot in enumerate(list(lot.places)):
-            single = _Lot(lot.flight, slot, slot + 1, self.reader.key)
-            found = self._fetch(single)
-            if found:
-                values.append(found[0])
-                kept.append(place)
+    def _drop_failed(self, lot: _Lot[T], found: Fetched) -> Fetched:
+        for place, error in found.failed.items():
+            lot.fail(place, "read", error)
+        kept = [place for place in range(len(found.values)) if place not in found.failed]
         lot.keep(kept)
-        return values
+        return Fetched(
+            [found.values[place] for place in kept],
+            {name: [values[place] for place in kept] for name, values in found.fields.items()},
+            done=None if found.done is None else found.done[kept],
+        )
 
-    def _step(self, lot: _Lot[T], values: Sequence[Any]) -> None:
+    def _step(self, lot: _Lot[T], found: Fetched) -> None:
         if self.cancelled:
             return
         flight = lot.flight
         try:
             begin = time.perf_counter()
-            self.chain.run(values, lot)
+            self.chain.run(found.values, lot, done=found.done)
             flight.target.settle(lot.begin, lot.end)
             if flight.lot_made():
                 flight.failures.sort(key=lambda failure: failure.slot)

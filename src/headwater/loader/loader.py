@@ -33,6 +33,7 @@ from headwater.loader.state import SHUFFLES, LoaderState
 from headwater.loader.threads import use_one_core
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
+from headwater.plan.offload import Offload
 from headwater.store.dataset import Dataset
 
 _LOT_BYTES = 1 << 20
@@ -52,8 +53,8 @@ class DataLoader:
     not fit into memory. `num_workers` counts threads (default: the cores this process may use; 0 runs
     everything in the caller's thread). `prefetch_factor` batches are made ahead, more if that keeps the
     threads busy, fewer if they would exceed `prefetch_bytes`. `on_error` is raise, skip or substitute.
-    `device` receives the batches, and runs the batch stage. `rank` and `world_size` default to
-    torch.distributed's.
+    `offload` lets a remote store run the first steps. `device` receives the batches, and runs the batch
+    stage. `rank` and `world_size` default to torch.distributed's.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class DataLoader:
         prefetch_factor: int = 2,
         prefetch_bytes: int = 1 << 30,
         on_error: str = "raise",
+        offload: Offload | None = None,
         limits: Limits | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -95,7 +97,10 @@ class DataLoader:
         self._signals = Signals(dataset.index)
         self._transfer = Transfer(device, pin_memory)
         self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
-        self._crew = Crew(self.num_workers, dataset.store.readers, prepare=use_one_core)
+        self._offload = offload
+        self._crew = Crew(
+            self.num_workers, dataset.store.readers, prepare=use_one_core, patient=dataset.store.remote
+        )
         self._epoch = self._start = 0
         self._resuming = False
         self._order(0, 0)  # raises for sizes and ranks that cannot be
@@ -139,7 +144,7 @@ class DataLoader:
     def _iterate(self, epoch: int, order: Order) -> Iterator[Batch]:
         batches = run(
             (self._task(order, step, epoch) for step in range(order.steps)),
-            self.dataset.store,
+            self.dataset.store.reader(self._chain, self._offload),
             chain=self._chain,
             sink=self._sink,
             crew=self._crew,
@@ -235,7 +240,7 @@ class DataLoader:
     @cached_property
     def _window(self) -> int:
         """Blocks that are shuffled together: two windows fit into the cache, for the change between them."""
-        return max(1, int((self.dataset.store.source.cached_bytes or 0) / 2 / self._block_bytes))
+        return max(1, int((self.dataset.store.cached_bytes or 0) / 2 / self._block_bytes))
 
     @property
     def _block_bytes(self) -> float:
@@ -243,7 +248,7 @@ class DataLoader:
         return float(self.dataset.index.sizes.sum()) / (1 if blocks is None else len(blocks))
 
     def _warn_of_rereading(self) -> None:
-        cached, blocks = self.dataset.store.source.cached_bytes, self.dataset.blocks()
+        cached, blocks = self.dataset.store.cached_bytes, self.dataset.blocks()
         if self._shuffle != "full" or cached is None or blocks is None:
             return
         total = len(blocks) * self._block_bytes
@@ -264,7 +269,8 @@ class DataLoader:
             return Bounds(batches=1, bytes=prefetch_bytes, lot=self.batch_size)
         sizes = self.dataset.index.sizes
         mean = max(1.0, float(np.mean(sizes[:: max(1, len(sizes) // 1000)])))
-        share = math.ceil(self.batch_size / max(self.num_workers, self.dataset.store.readers))
+        threads = 1 if self.dataset.store.remote else max(self.num_workers, self.dataset.store.readers)
+        share = math.ceil(self.batch_size / threads)  # a request to a store is worth a whole batch
         lot = max(1, min(share, int(_LOT_BYTES / mean)))
         busy = 2 * max(self.num_workers, self.dataset.store.readers) * lot
         return Bounds(

@@ -1,7 +1,8 @@
-"""Where samples live. The local store reads in place, in this process."""
+"""Where samples live: in this process, read in place, or behind a link on another machine."""
 
+from headwater.store.client.link import Link
 from headwater.store.dataset import Dataset, Sample
 from headwater.store.local import LocalStore
 from headwater.store.open import open
 
-__all__ = ["Dataset", "LocalStore", "Sample", "open"]
+__all__ = ["Dataset", "Link", "LocalStore", "Sample", "open"]

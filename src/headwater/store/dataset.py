@@ -15,7 +15,7 @@ from headwater.data.image import DEFAULT_LIMITS, Limits, decode, read_header
 from headwater.data.index import Index
 from headwater.data.randomness import Draws, derive_key
 from headwater.errors import WrongUse
-from headwater.store.local import LocalStore
+from headwater.store.base import Store
 from headwater.store.pixels import read_pixel_sizes
 
 Columns = Mapping[str, NDArray[Any]]
@@ -40,9 +40,7 @@ class Sample:
 class Dataset:
     """Samples in a fixed order, with stable ids. Subsets share the index; nothing is copied."""
 
-    def __init__(
-        self, store: LocalStore, positions: NDArray[np.int64] | None = None, *, lineage: int = 0
-    ) -> None:
+    def __init__(self, store: Store, positions: NDArray[np.int64] | None = None, *, lineage: int = 0) -> None:
         """`lineage` keys the splits of a part, so that they do not repeat the split that made it."""
         self.store = store
         self._positions = positions

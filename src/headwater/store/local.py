@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from headwater.data.index import Index
 from headwater.data.sources import Source
+from headwater.engine.chain import Chain
+from headwater.engine.fetching import Fetched, Reader, Wanted, fetch_files
+from headwater.plan.offload import Offload
 
 _LOCAL_READERS = 4
 _REMOTE_READERS = 16
@@ -18,8 +21,12 @@ _REMOTE_READERS = 16
 class LocalStore:
     """Serves the samples of one source. Safe to use from many threads."""
 
-    def __init__(self, source: Source) -> None:
+    remote = False
+
+    def __init__(self, source: Source, fields: Sequence[str] = ()) -> None:
+        """`fields` are those that the source was opened with."""
         self.source = source
+        self.fields = tuple(fields)
 
     @property
     def index(self) -> Index:
@@ -46,8 +53,27 @@ class LocalStore:
         """The further fields that the dataset was opened with."""
         return self.source.read_fields(positions)
 
+    def read_heads(self, positions: NDArray[np.int64], length: int) -> Sequence[Any]:
+        """The first `length` bytes of these image files."""
+        return self.source.read_heads(positions, length)
+
+    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
+        """What a run reads from. Nothing crosses a link here, so there is nothing to offload."""
+        return self
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        return fetch_files(self, wanted.positions)
+
+    def abandon(self) -> None:
+        """A read of this machine's files ends by itself."""
+
     def key(self, position: int) -> str:
         return self.index.key(position)
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """How many bytes of blocks are held for the next reads; None where samples are read alone."""
+        return self.source.cached_bytes
 
     def blocks(self) -> NDArray[np.int64] | None:
         """First positions of the blocks that the data is read in, or None where samples are read alone."""

@@ -14,9 +14,10 @@ from headwater.data.progress import bar
 from headwater.data.steps.base import Image, Sizes
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
+from headwater.engine.fetching import Fetched, Wanted, fetch_files
 from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Failure, Task, run
-from headwater.store.local import LocalStore
+from headwater.store.base import Store
 
 _LOOKS = (
     4096,
@@ -30,7 +31,7 @@ _BYTES_AHEAD = 1 << 28
 class _Heads:
     """Reads the beginning of files instead of the whole."""
 
-    def __init__(self, store: LocalStore, length: int | None) -> None:
+    def __init__(self, store: Store, length: int | None) -> None:
         self._store = store
         self._length = length
 
@@ -41,10 +42,16 @@ class _Heads:
     def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
         if self._length is None:
             return self._store.read(positions)
-        return self._store.source.read_heads(positions, self._length)
+        return self._store.read_heads(positions, self._length)
 
     def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]:
         return {}
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        return fetch_files(self, wanted.positions)
+
+    def abandon(self) -> None:
+        """Heads are small: what is under way ends soon."""
 
     def key(self, position: int) -> str:
         return self._store.key(position)
@@ -79,7 +86,7 @@ class _SizeTarget:
         return self._sizes
 
 
-def read_pixel_sizes(store: LocalStore, positions: NDArray[np.int64], *, progress: bool | None) -> Sizes:
+def read_pixel_sizes(store: Store, positions: NDArray[np.int64], *, progress: bool | None) -> Sizes:
     """Sizes at these positions; where a header lies further on than one look, the next looks further."""
     sizes = np.zeros((len(positions), 2), np.int64)
     unknown = np.arange(len(positions))
@@ -91,8 +98,8 @@ def read_pixel_sizes(store: LocalStore, positions: NDArray[np.int64], *, progres
     return sizes
 
 
-def _scan(heads: _Heads, store: LocalStore, positions: NDArray[np.int64], progress: bool | None) -> Sizes:
-    crew = Crew(available_cores(), store.readers)
+def _scan(heads: _Heads, store: Store, positions: NDArray[np.int64], progress: bool | None) -> Sizes:
+    crew = Crew(available_cores(), store.readers, patient=store.remote)
     blocks = range(0, len(positions), _BLOCK)
     tasks = (_task(store, heads, positions[begin : begin + _BLOCK]) for begin in blocks)
     try:
@@ -115,5 +122,5 @@ def _scan(heads: _Heads, store: LocalStore, positions: NDArray[np.int64], progre
         crew.close()
 
 
-def _task(store: LocalStore, heads: _Heads, positions: NDArray[np.int64]) -> Task:
+def _task(store: Store, heads: _Heads, positions: NDArray[np.int64]) -> Task:
     return Task(positions, store.index.ids[positions], bytes_raw=int(heads.sizes(positions).sum()))

@@ -1,0 +1,169 @@
+"""The gate that every request to a store goes through: it blocks the caller's thread until its turn.
+
+The rules of who goes first are in `admission`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+from headwater.engine.budget.admission import Admission, Claim
+from headwater.engine.budget.fairness import PRIORITIES
+from headwater.errors import HeadwaterError, WrongUse
+
+_POLL_SECONDS = 0.05  # how often a waiting caller is asked whether it is still there
+
+
+class Busy(HeadwaterError):
+    """No turn within the caller's patience. The server turns it into an answer; no user sees it."""
+
+
+class Gone(HeadwaterError):
+    """The caller hung up while it waited."""
+
+
+class Turnstile:
+    """One queue for all requests: at most `requests` are worked on, and hold at most `memory` bytes."""
+
+    def __init__(self, requests: int, memory: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._admission = Admission(requests, memory)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._parting: deque[Claim] = deque()
+
+    def enter(
+        self, client: str, *, priority: str = "read", memory: int, patience: float, gone: Callable[[], bool]
+    ) -> Turn:
+        """Wait for a turn that holds `memory` bytes.
+
+        Raises Busy after `patience` seconds (with 0: at once, if it would have to wait), Gone when
+        `gone()` says that the caller has hung up, and WrongUse for more memory than there is.
+        """
+        claim = Claim(client, _rank(priority), memory)
+        with self._lock:
+            self._admission.ask(claim)
+            if not claim.admitted:
+                claim.bell = threading.Event()
+        self._part()
+        if claim.bell is not None:
+            try:
+                self._wait(claim, claim.bell, patience=patience, gone=gone)
+            except BaseException:
+                self.leave(claim)
+                raise
+        return Turn(self, claim)
+
+    def leave(self, claim: Claim) -> None:
+        """Give everything back; safe at any moment, in any thread, also twice.
+
+        The trap: a reply's generator may be closed by the garbage collector, in a thread that holds the
+        lock right now. So this never waits for the lock: whoever holds it does the work when it is done.
+        """
+        self._parting.append(claim)
+        self._part()
+
+    def leave_slot(self, claim: Claim) -> None:
+        with self._lock:
+            self._admission.leave_slot(claim)
+        self._part()
+
+    def grow(self, claim: Claim, extra: int) -> bool:
+        with self._lock:
+            grown = self._admission.grow(claim, extra)
+        self._part()
+        return grown
+
+    @property
+    def active(self) -> int:
+        """Slots in use."""
+        return self._admission.active
+
+    @property
+    def held(self) -> int:
+        """Bytes in use."""
+        return self._admission.held
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return sum(len(queue) for queue in self._admission.queues)
+
+    @property
+    def waiting_by_priority(self) -> dict[str, int]:
+        return {name: len(queue) for name, queue in zip(PRIORITIES, self._admission.queues, strict=True)}
+
+    @property
+    def clients_waiting(self) -> int:
+        with self._lock:
+            clients = frozenset[str]().union(*(queue.clients for queue in self._admission.queues))
+        self._part()
+        return len(clients)
+
+    def _wait(
+        self, claim: Claim, bell: threading.Event, *, patience: float, gone: Callable[[], bool]
+    ) -> None:
+        began = self._clock()
+        while not claim.admitted:
+            waited = self._clock() - began
+            if gone():
+                raise Gone(f"the caller hung up after it had waited {waited:.1f} s for a turn")
+            if waited >= patience and not claim.admitted:
+                raise Busy(
+                    f"no turn within {patience:g} s: {self.active} requests are worked on, "
+                    f"{self.held:,} bytes are held, {self.waiting} wait; ask again, or raise the limits"
+                )
+            bell.wait(min(patience - waited, _POLL_SECONDS))
+
+    def _part(self) -> None:
+        while self._parting and self._lock.acquire(blocking=False):
+            try:
+                while self._parting:
+                    self._admission.leave(self._parting.popleft())
+            finally:
+                self._lock.release()
+
+
+class Turn:
+    """A request inside the turnstile. Leaving the `with` block gives back whatever it still holds."""
+
+    __slots__ = ("_claim", "_turnstile")
+
+    def __init__(self, turnstile: Turnstile, claim: Claim) -> None:
+        self._turnstile, self._claim = turnstile, claim
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it holds."""
+        return 0 if self._claim.over else self._claim.memory
+
+    def leave_slot(self) -> None:
+        """The work is done and the reply is being sent: let the next one work, keep the memory."""
+        self._turnstile.leave_slot(self._claim)
+
+    def grow(self, extra: int) -> bool:
+        """Take `extra` more bytes if they are to be had without waiting; False changes nothing."""
+        if extra < 0:
+            raise WrongUse(f"cannot grow by {extra} bytes; leave the turn to give memory back")
+        return self._turnstile.grow(self._claim, extra)
+
+    def leave(self) -> None:
+        self._turnstile.leave(self._claim)
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+
+def _rank(priority: str) -> int:
+    try:
+        return PRIORITIES.index(priority)
+    except ValueError:
+        raise WrongUse(f"no priority {priority!r}; there are {', '.join(PRIORITIES)}") from None

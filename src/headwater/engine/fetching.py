@@ -1,0 +1,87 @@
+"""What reading gives: a value per sample, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import ForkedUse, HeadwaterError, Refused, Unreachable
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Samples to fetch: where they stand in the index, who they are, and the epoch that keys their draws."""
+
+    positions: Positions
+    ids: NDArray[np.int64]
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A value per sample that was wanted, in order; None where it failed.
+
+    Values are files, or images that went through `done[place]` steps of the pipeline where the store
+    ran those; `done` None means files throughout.
+    """
+
+    values: Sequence[Any]
+    fields: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    failed: Mapping[int, Exception] = field(default_factory=dict)
+    done: NDArray[np.uint8] | None = None
+    bytes_moved: int = 0
+
+
+class Reader(Protocol):
+    """Where a run gets its samples from."""
+
+    def sizes(self, positions: Positions) -> NDArray[np.int64]:
+        """Bytes of each file, as far as that is known beforehand; 0 where it is not."""
+        ...
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        """Raises only what concerns all samples: a store that cannot be reached, or refuses."""
+        ...
+
+    def key(self, position: int) -> str: ...
+
+    def abandon(self) -> None:
+        """The run is over: whoever still waits in `fetch` may stop waiting."""
+        ...
+
+
+class Files(Protocol):
+    """Something that reads whole files and further fields in bulk."""
+
+    def read(self, positions: Positions) -> Sequence[Any]: ...
+    def read_fields(self, positions: Positions) -> Mapping[str, Sequence[object]]: ...
+
+
+def fetch_files(files: Files, positions: Positions) -> Fetched:
+    """Read in bulk; if one sample cannot be read, each is read by itself, so that the others still are."""
+    try:
+        values = files.read(positions)
+        fields = files.read_fields(positions)
+    except (Unreachable, ForkedUse, Refused):
+        raise
+    except (HeadwaterError, OSError) as error:
+        if len(positions) == 1:
+            return Fetched([None], failed={0: error})
+        return _join([fetch_files(files, positions[place : place + 1]) for place in range(len(positions))])
+    return Fetched(values, fields, bytes_moved=sum(map(len, values)))
+
+
+def _join(singles: Sequence[Fetched]) -> Fetched:
+    names = {name for single in singles for name in single.fields}
+    return Fetched(
+        [single.values[0] for single in singles],
+        {name: [single.fields.get(name, [None])[0] for single in singles] for name in names},
+        {place: single.failed[0] for place, single in enumerate(singles) if single.failed},
+        bytes_moved=sum(single.bytes_moved for single in singles),
+    )

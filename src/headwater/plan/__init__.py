@@ -1,0 +1,1 @@
+"""Decisions on how to run: frozen values, made of numbers alone."""

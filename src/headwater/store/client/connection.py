@@ -1,0 +1,212 @@
+"""One store on the wire: a Flight client that is made anew when its connection hangs.
+
+Flight's calls block until their deadline and cannot be interrupted while nothing has come back, so they
+run in threads that nobody waits for. An answer is put into the asker's queue, whatever it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headwater.engine.crew import Daemons
+from headwater.errors import ForkedUse, HeadwaterError, Refused, Unreachable
+from headwater.store.client.address import Address, Secret
+from headwater.store.client.link import Link
+from headwater.store.wire import messages
+from headwater.store.wire.messages import Complaint
+
+_MOST_THREADS = 64
+_MOST_REPLY = 1 << 30
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _MOST_REPLY),
+    # A connection of its own, so that a new client is a new connection, and quick to try again.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class Passing(HeadwaterError):
+    """A failure that may pass: the same request may be answered later, or by a replica."""
+
+
+class TimedOut(Passing):
+    """No answer within the deadline."""
+
+
+class Call:
+    """A request under way. It ends with `reply` or `error` set, and itself in the asker's queue."""
+
+    def __init__(self, connection: Connection, answers: SimpleQueue[Any]) -> None:
+        self.connection = connection
+        self.begun = time.monotonic()
+        self.latency = 0.0
+        self.reply: list[tuple[pa.RecordBatch, Any]] = []
+        self.error: Exception | None = None
+        self._answers = answers
+        self._reader: Any = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        self._cancelled = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+    def run(self, client: flight.FlightClient, ticket: bytes, options: flight.FlightCallOptions) -> None:
+        try:
+            self._reader = reader = client.do_get(flight.Ticket(ticket), options)
+            self.latency = time.monotonic() - self.begun
+            if self._cancelled:
+                reader.cancel()
+            self.reply = _read_all(reader)
+        except BaseException as error:  # a cancelled read may come as KeyboardInterrupt
+            self.error = translate(error, self.connection.address)
+        finally:
+            self._reader = None
+            self._answers.put(self)
+
+
+class Connection:
+    """A store at one address. Safe to use from many threads; nothing is opened before the first call."""
+
+    def __init__(self, address: Address, secret: Secret, link: Link) -> None:
+        self.address = address
+        self.secret = secret
+        self.link = link
+        self._lock = threading.Lock()
+        self._client: flight.FlightClient | None = None
+        self._pid = os.getpid()
+        self._threads = Daemons(_MOST_THREADS, "headwater-link")
+
+    def begin(self, ticket: bytes, answers: SimpleQueue[Any]) -> Call:
+        """Send a request; its `Call` comes back through `answers`."""
+        call = Call(self, answers)
+        self._threads.submit(self._run, call, ticket)
+        return call
+
+    def act(self, action: str, body: bytes = b"") -> bytes:
+        """Have the store do something small and wait for it. Raises `Passing`, `Refused` or what it says."""
+        results: SimpleQueue[bytes | Exception] = SimpleQueue()
+        self._threads.submit(self._act, action, body, results.put)
+        found = results.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def renew(self, stale: flight.FlightClient | None = None) -> None:
+        """Forget the connection: the next call makes a new one. Calls under way keep the old one."""
+        with self._lock:
+            if stale is None or self._client is stale:
+                self._client = None
+
+    def close(self) -> None:
+        self.renew()
+        self._threads.shutdown()
+
+    def check(self) -> None:
+        """Raise in a forked child, where Flight would hang."""
+        if os.getpid() != self._pid:
+            raise ForkedUse(
+                f"this dataset was opened by process {self._pid} and is used in forked child {os.getpid()}, "
+                "where its connections do not work; open it in the child, or start the child with 'spawn'"
+            )
+
+    def _run(self, call: Call, ticket: bytes) -> None:
+        try:
+            client = self._connect()
+        except Exception as error:
+            call.error = translate(error, self.address)
+            call._answers.put(call)
+            return
+        call.run(client, ticket, self._call_options())
+        if isinstance(call.error, TimedOut):
+            self.renew(client)
+
+    def _act(self, action: str, body: bytes, answer: Callable[[bytes | Exception], None]) -> None:
+        client = None
+        try:
+            client = self._connect()
+            results = list(client.do_action(flight.Action(action, body), self._call_options()))
+            answer(results[0].body.to_pybytes())
+        except BaseException as error:
+            known = translate(error, self.address)
+            if isinstance(known, TimedOut):
+                self.renew(client)
+            answer(known)
+
+    def _call_options(self) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=self.link.deadline_seconds, headers=self.secret.headers)
+
+    def _connect(self) -> flight.FlightClient:
+        with self._lock:
+            if self._client is None:
+                tls: dict[str, Any] = {}
+                if self.address.scheme == "grpc+tls":
+                    tls = {
+                        "tls_root_certs": self.link.read(self.link.ca),
+                        "cert_chain": self.link.read(self.link.cert),
+                        "private_key": self.link.read(self.link.key),
+                    }
+                self._client = flight.FlightClient(
+                    self.address.location, generic_options=list(_OPTIONS), **tls
+                )
+            return self._client
+
+
+def translate(error: BaseException, address: Address) -> Exception:
+    """What a failed call means: a passing failure, a refusal, or what the store complained of."""
+    text = _first_line(error)
+    if isinstance(error, HeadwaterError):
+        return error
+    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+        return Refused(f"{address.place} refuses: {text}")
+    if isinstance(error, flight.FlightTimedOutError):
+        return TimedOut(f"{address.place} did not answer in time")
+    extra = getattr(error, "extra_info", b"")
+    if extra and not isinstance(error, flight.FlightUnavailableError):
+        return _complaint(extra, address)
+    return Passing(f"{address.place}: {text}")
+
+
+def _complaint(extra: bytes, address: Address) -> Exception:
+    from headwater import errors
+
+    try:
+        complaint: Complaint = messages.decode(Complaint, extra)
+    except HeadwaterError as error:
+        return Passing(f"{address.place}: {error}")
+    if complaint.retry:
+        return Passing(f"{address.place}: {complaint.text}")
+    kind = getattr(errors, complaint.kind, None)
+    known = isinstance(kind, type) and issubclass(kind, HeadwaterError) and not issubclass(kind, Unreachable)
+    made: Exception = kind(complaint.text) if known and kind is not None else HeadwaterError(complaint.text)
+    made.add_note(f"said by store {address.place}")
+    return made
+
+
+def _first_line(error: BaseException) -> str:
+    """gRPC adds pages of details."""
+    text = str(error).partition("\n")[0].partition(". gRPC client debug context")[0]
+    return text.partition(". Client context")[0][:500] or type(error).__name__
+
+
+def _read_all(reader: Any) -> list[tuple[pa.RecordBatch, Any]]:
+    """All batches, with what came beside them. Not `read_all`: a cancelled one raises KeyboardInterrupt."""
+    found: list[tuple[pa.RecordBatch, Any]] = []
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return found
+        found.append((chunk.data, chunk.app_metadata))

@@ -1,0 +1,174 @@
+"""One request until it is answered: asked again after a rest, of a replica, or of two stores at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from headwater.errors import HeadwaterError, Refused, StoreLost
+from headwater.store.client.connection import Call, Passing, TimedOut
+from headwater.store.client.replicas import Replica, Replicas
+from headwater.store.wire.payloads import Damaged
+
+T = TypeVar("T")
+
+_GRACE = 0.3  # seconds past its deadline after which a call is given up although it has not returned
+
+
+class Abandoned(HeadwaterError):
+    """Nobody waits for this any more."""
+
+
+class TooSlow(HeadwaterError):
+    """It was not answered in time; a smaller request may be."""
+
+
+class Errand(Generic[T]):
+    """Asks for one ticket and checks the answer with `accept`, which raises `Damaged` for a bad one.
+
+    `size` is what the answer will take on the link. An errand for something `divisible` fails with
+    `TooSlow` at the first time-out, so that the asker can ask for less at once.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        ticket: bytes,
+        accept: Callable[[list[tuple[Any, Any]]], T],
+        *,
+        size: int = 0,
+        divisible: bool = False,
+        begun: float | None = None,
+    ) -> None:
+        self._replicas, self._ticket, self._accept = replicas, ticket, accept
+        self._size, self._divisible = size, divisible
+        self._begun = time.monotonic() if begun is None else begun
+        self._answers: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: dict[Call, Replica] = {}
+        self._abandoned = False
+        self._renewed = False
+
+    def abandon(self) -> None:
+        """Wake whoever waits in `run`."""
+        self._abandoned = True
+        for replica in self._replicas.all:
+            replica.window.wake()
+        self._answers.put(None)
+
+    def run(self) -> T:
+        """The accepted answer. Raises `StoreLost`, `Refused`, `Abandoned`, or what the store says."""
+        try:
+            self._send(())
+            while True:
+                call = self._next()
+                if call is None:
+                    continue
+                replica = self._drop(call)
+                answer = self._judge(call, replica)
+                if answer is not None:
+                    return answer[0]
+                if not self._calls:
+                    self._send(())
+        finally:
+            for call in list(self._calls):
+                call.cancel()
+                self._drop(call)
+
+    def _send(self, but: tuple[Replica, ...]) -> None:
+        """Ask a store that does not rest; wait for one if all do."""
+        while True:
+            replica, rest = self._replicas.choose(but)
+            if replica is not None:
+                break
+            self._pause(rest)
+        self._ask(replica)
+
+    def _ask(self, replica: Replica) -> None:
+        replica.connection.check()
+        if not replica.window.enter(self._size, lambda: self._abandoned):
+            raise Abandoned("the run is over")
+        with self._replicas.lock:
+            replica.under_way += 1
+        self._calls[replica.connection.begin(self._ticket, self._answers)] = replica
+
+    def _next(self) -> Call | None:
+        """The next call that ended; None if instead time passed, which may have meant to ask elsewhere."""
+        call, replica = next(iter(self._calls.items()))
+        waited = time.monotonic() - call.begun
+        deadline = replica.connection.link.deadline_seconds + _GRACE
+        slow = replica.slow_after if len(self._calls) == 1 and len(self._replicas.all) > 1 else deadline
+        try:
+            ended = self._answers.get(timeout=max(0.0, min(slow, deadline) - waited) + 1e-3)
+        except Empty:
+            return self._overdue(call, replica, deadline)
+        if ended is None or self._abandoned:
+            raise Abandoned("the run is over")
+        return ended if ended in self._calls else None
+
+    def _overdue(self, call: Call, replica: Replica, deadline: float) -> Call | None:
+        if time.monotonic() - call.begun >= deadline:
+            call.cancel()
+            call.connection.renew()
+            call.error = TimedOut(f"{replica.name} did not answer in time")
+            return call
+        if len(self._calls) == 1:
+            other = self._replicas.choose_hedge(tuple(self._calls.values()))
+            if other is not None:
+                self._ask(other)
+                return None
+        self._pause(min(0.05, deadline), calls=True)
+        return None
+
+    def _drop(self, call: Call) -> Replica:
+        replica = self._calls.pop(call)
+        replica.window.leave(self._size)
+        with self._replicas.lock:
+            replica.under_way -= 1
+        return replica
+
+    def _judge(self, call: Call, replica: Replica) -> tuple[T] | None:
+        """The answer, or None if it should be asked for again."""
+        error = call.error
+        if error is None:
+            try:
+                answer = self._accept(call.reply)
+            except Damaged as damage:
+                error = Passing(f"{replica.name}: {damage}")
+            else:
+                replica.answered(time.monotonic() - call.begun)
+                replica.window.answered(self._size, call.latency)
+                return (answer,)
+        self._forgive(error, call, replica)
+        return None
+
+    def _forgive(self, error: Exception, call: Call, replica: Replica) -> None:
+        """Raise unless the failure may pass."""
+        if isinstance(error, Refused) and not self._renewed and call.connection.secret.renew():
+            self._renewed = True
+            return
+        if not isinstance(error, Passing):
+            raise error
+        replica.failed(call.begun)
+        if isinstance(error, TimedOut):
+            replica.window.timed_out()
+        waited = time.monotonic() - self._begun
+        if waited >= self._replicas.link.give_up_seconds:
+            raise StoreLost(
+                f"no answer from {self._replicas.names} for {waited:.0f} s; the last failure: {error}",
+                store=self._replicas.names,
+            ) from error
+        if isinstance(error, TimedOut) and self._divisible and len(self._replicas.all) == 1:
+            raise TooSlow(str(error)) from error
+
+    def _pause(self, seconds: float, *, calls: bool = False) -> None:
+        """Rest, but wake when abandoned, or (with `calls`) when a call has ended."""
+        try:
+            ended = self._answers.get(timeout=max(seconds, 1e-3))
+        except Empty:
+            return
+        if ended is None or self._abandoned:
+            raise Abandoned("the run is over")
+        if calls:
+            self._answers.put(ended)

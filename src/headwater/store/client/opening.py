@@ -1,0 +1,115 @@
+"""From the addresses of stores to a store: greet each, find out who holds the same, fetch the index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from headwater import __version__
+from headwater.errors import DatasetNotFound, Incompatible, Unreachable, WrongUse
+from headwater.store.base import Store
+from headwater.store.client.address import Address, Secret
+from headwater.store.client.connection import Connection, Passing
+from headwater.store.client.index import open_index
+from headwater.store.client.link import Link
+from headwater.store.client.remote import Remote, RemoteStore
+from headwater.store.client.replicas import Replicas
+from headwater.store.wire import messages
+from headwater.store.wire.messages import PROTOCOLS, DatasetFacts, Hello, Welcome
+
+_REST_SECONDS = 0.2
+
+
+def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bool | None = None) -> Store:
+    """One store for all addresses: those with the same version are replicas, disjoint ones shards.
+
+    A replica that does not answer now is used when it does; at least one must.
+    """
+    if not uris:
+        raise WrongUse("an empty list of stores; name at least one")
+    connections = [Connection(Address.parse(uri), secret, link) for uri in uris]
+    greeted = [(connection, greet(connection)) for connection in connections]
+    versions: dict[str, list[tuple[Connection, Welcome, str]]] = {}
+    for connection, welcome in greeted:
+        name = choose(connection.address, welcome)
+        versions.setdefault(welcome.datasets[name].version, []).append((connection, welcome, name))
+    stores = [_open_one(group, progress=progress) for _, group in sorted(versions.items())]
+    if len(stores) == 1:
+        return stores[0]
+    from headwater.store.fleet import ShardedStore
+
+    return ShardedStore(stores)
+
+
+def greet(connection: Connection) -> Welcome:
+    """Agree on a protocol; raises `Unreachable`, `Refused` or `Incompatible`."""
+    hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=__version__, client=""))
+    welcome: Welcome = messages.decode(Welcome, act(connection, "hello", hello))
+    if welcome.protocol not in PROTOCOLS:
+        raise Incompatible(
+            f"{connection.address.place} (headwater {welcome.version}) speaks protocol {welcome.protocol}, "
+            f"this client {list(PROTOCOLS)}; upgrade the older one"
+        )
+    return welcome
+
+
+def act(connection: Connection, action: str, body: bytes = b"") -> bytes:
+    """An action, tried again while the failure may pass."""
+    begun = time.monotonic()
+    while True:
+        try:
+            return connection.act(action, body)
+        except Passing as error:
+            waited = time.monotonic() - begun
+            if waited + _REST_SECONDS >= min(
+                connection.link.deadline_seconds, connection.link.give_up_seconds
+            ):
+                raise Unreachable(
+                    f"{connection.address.location} does not answer: {error}; is the store running, and is "
+                    "the address right (grpc+tls:// with TLS, grpc:// without)?"
+                ) from error
+        time.sleep(_REST_SECONDS)
+
+
+def choose(address: Address, welcome: Welcome) -> str:
+    """The dataset that is meant; raises `DatasetNotFound` naming those that there are."""
+    names = sorted(welcome.datasets)
+    if address.dataset in welcome.datasets:
+        return address.dataset
+    if not address.dataset and len(names) == 1:
+        return names[0]
+    there = f"there are {', '.join(names)}" if names else "this token may read none"
+    wanted = f"no dataset {address.dataset!r}" if address.dataset else "several datasets, or none,"
+    raise DatasetNotFound(f"{wanted} at {address.place}; {there}; write {address.location}/NAME")
+
+
+def _open_one(group: Sequence[tuple[Connection, Welcome, str]], *, progress: bool | None) -> RemoteStore:
+    names = sorted({name for _, _, name in group})
+    if len(names) > 1:
+        raise WrongUse(f"replicas call the dataset {' and '.join(names)}; serve it under one name")
+    connections = [connection for connection, _, _ in group]
+    welcome, name = _weakest([welcome for _, welcome, _ in group]), names[0]
+    replicas = Replicas(connections)
+    facts: DatasetFacts = welcome.datasets[name]
+    return RemoteStore(
+        replicas, Remote(name, facts, welcome, open_index(replicas, name, facts, progress=progress))
+    )
+
+
+def _weakest(welcomes: Sequence[Welcome]) -> Welcome:
+    """What every replica can do: steps that all agree on, codecs that all have, the smallest requests."""
+    first = welcomes[0]
+    if len(welcomes) == 1:
+        return first
+    return Welcome(
+        protocol=min(w.protocol for w in welcomes),
+        version=first.version,
+        catalogue={
+            n: d for n, d in first.catalogue.items() if all(w.catalogue.get(n) == d for w in welcomes)
+        },
+        libraries=first.libraries,
+        codecs=[codec for codec in first.codecs if all(codec in w.codecs for w in welcomes)],
+        datasets=first.datasets,
+        request_bytes=min(w.request_bytes for w in welcomes),
+        request_samples=min(w.request_samples for w in welcomes),
+    )

@@ -1,0 +1,291 @@
+"""A dataset that lies behind a link: the same store as the local one, for everyone who holds it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater import errors
+from headwater.data.index import Index
+from headwater.engine.chain import Chain
+from headwater.engine.fetching import Fetched, Reader, Wanted
+from headwater.errors import HeadwaterError, SampleError, StoreLost, Unreachable
+from headwater.plan.offload import Offload
+from headwater.store.client.cutting import Cutting
+from headwater.store.client.errand import Errand, TooSlow
+from headwater.store.client.replicas import Replicas
+from headwater.store.wire import messages, payloads
+from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts, ReadRequest, Welcome
+from headwater.store.wire.payloads import Damaged, Parcel
+
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What is known of a dataset once the store has greeted: its name there, its facts, its index."""
+
+    name: str
+    facts: DatasetFacts
+    welcome: Welcome
+    index: Index
+
+
+class RemoteStore:
+    """The samples of one dataset, from one store or from replicas. Safe to use from many threads."""
+
+    remote = True
+    readers = _READERS
+
+    def __init__(self, replicas: Replicas, known: Remote) -> None:
+        self.replicas = replicas
+        self.known = known
+        self.client = uuid.uuid4().hex[:16]
+        self.retries = 0
+
+    @property
+    def index(self) -> Index:
+        return self.known.index
+
+    @property
+    def uri(self) -> str:
+        addresses = [replica.connection.address for replica in self.replicas.all]
+        return "\n".join(f"{address.location}/{self.known.name}" for address in addresses)
+
+    @property
+    def cached_bytes(self) -> int | None:
+        return self.known.facts.cached_bytes
+
+    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.index.sizes[positions] if self.index.exact_sizes else np.zeros(len(positions), np.int64)
+
+    def key(self, position: int) -> str:
+        return self.index.key(position)
+
+    def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
+        return self._read(positions).values
+
+    def read_heads(self, positions: NDArray[np.int64], length: int) -> Sequence[Any]:
+        return self._read(positions, heads=length).values
+
+    def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]:
+        return self._read(positions, heads=1, fields=True).fields if self.known.facts.fields else {}
+
+    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
+        fields = bool(self.known.facts.fields)
+        if offload is None or not offload.cut:
+            return RemoteReader(self, fields=fields)
+        cutting = Cutting.of(chain, offload, self.known.welcome, self.replicas.names)
+        return RemoteReader(self, fields=fields, cutting=cutting if cutting.cut else None)
+
+    def blocks(self) -> NDArray[np.int64] | None:
+        return self._blocks if self.known.facts.blocks else None
+
+    def close(self) -> None:
+        self.replicas.close()
+
+    @cached_property
+    def _blocks(self) -> NDArray[np.int64]:
+        request = BlocksRequest(self.known.name, self.index.version, self.client)
+        return Errand(self.replicas, messages.encode(request), _accept_blocks).run()
+
+    def _read(self, positions: NDArray[np.int64], *, heads: int = 0, fields: bool = False) -> Fetched:
+        """All or an error: for those who want a few samples and not a run."""
+        positions = np.asarray(positions, np.int64)
+        found = RemoteReader(self, fields=fields, heads=heads).fetch(
+            Wanted(positions, self.index.ids[positions])
+        )
+        for error in found.failed.values():
+            raise error
+        return found
+
+
+class RemoteReader:
+    """Reads for one run: what it asks for, and how to stop it."""
+
+    def __init__(
+        self, store: RemoteStore, *, fields: bool = False, heads: int = 0, cutting: Cutting | None = None
+    ) -> None:
+        self._store, self._fields, self._heads = store, fields, heads
+        self.cutting = cutting
+        self._lock = threading.Lock()
+        self._errands: set[Errand[Any]] = set()
+        self._over = False
+
+    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._store.sizes(positions)
+
+    def key(self, position: int) -> str:
+        return self._store.key(position)
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._over = True
+            errands = list(self._errands)
+        for errand in errands:
+            errand.abandon()
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        parts = self._divide(wanted)
+        return parts[0] if len(parts) == 1 else _join(parts)
+
+    def _divide(self, wanted: Wanted) -> list[Fetched]:
+        """Ask in pieces that the store takes and that end before their deadline."""
+        sizes = self._weights(wanted.positions)
+        waiting = [np.arange(len(wanted.ids))]
+        begun = time.monotonic()
+        found: list[tuple[int, Fetched]] = []
+        while waiting:
+            places = waiting.pop()
+            if len(places) > 1 and self._too_much(sizes[places]):
+                waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
+                continue
+            piece = Wanted(wanted.positions[places], wanted.ids[places], wanted.epoch)
+            try:
+                found.append((int(places[0]), self._ask(piece, int(sizes[places].sum()), begun)))
+            except TooSlow:
+                waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
+        return [part for _, part in sorted(found, key=lambda entry: entry[0])]
+
+    def _weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        sizes = self._store.index.sizes[positions]
+        return np.minimum(sizes, self._heads) if self._heads else sizes
+
+    def _too_much(self, sizes: NDArray[np.int64]) -> bool:
+        welcome = self._store.known.welcome
+        # What one request should be at most is a wish: half as much again does not divide it.
+        wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
+        return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
+
+    def _ask(self, wanted: Wanted, size: int, begun: float) -> Fetched:
+        request = self._request(wanted)
+        cut = bool(request.cuts)
+        errand: Errand[Parcel] = Errand(
+            self._store.replicas,
+            messages.encode(request),
+            lambda reply: _accept(reply, wanted.ids, cut=cut),
+            size=size,
+            divisible=len(wanted.ids) > 1,
+            begun=begun,
+        )
+        with self._lock:
+            self._errands.add(errand)
+            over = self._over
+        if over:
+            errand.abandon()
+        try:
+            parcel = errand.run()
+        except StoreLost as error:
+            raise self._explain(error, wanted) from error
+        finally:
+            with self._lock:
+                self._errands.discard(errand)
+        return self._open(parcel, wanted)
+
+    def _explain(self, error: StoreLost, wanted: Wanted) -> StoreLost:
+        position = int(wanted.positions[0])
+        return StoreLost(
+            f"{error} (dataset {self._store.known.name!r}, position {position}, epoch {wanted.epoch}); "
+            "check the store and the network, or raise give_up_seconds",
+            store=error.store,
+            dataset=self._store.known.name,
+            position=position,
+        )
+
+    def _request(self, wanted: Wanted) -> ReadRequest:
+        request = ReadRequest(
+            dataset=self._store.known.name,
+            version=self._store.index.version,
+            client=self._store.client,
+            ids=np.ascontiguousarray(wanted.ids, "<i8").tobytes(),
+            epoch=wanted.epoch,
+            heads=self._heads,
+            fields=self._fields,
+        )
+        return request if self.cutting is None else self.cutting.apply(request, len(wanted.ids))
+
+    def _open(self, parcel: Parcel, wanted: Wanted) -> Fetched:
+        failed = {place: _error_of(text) for place, text in parcel.errors.items()}
+        fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
+        values: list[Any] = list(parcel.payloads)
+        if self.cutting is None:
+            return Fetched(values, fields, failed, bytes_moved=parcel.bytes)
+        done, values, doubtful = self.cutting.open(parcel, wanted)
+        if not doubtful:
+            return Fetched(values, fields, failed, done, parcel.bytes)
+        self._distrust(doubtful)
+        return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
+
+    def _distrust(self, reason: str) -> None:
+        """The store did something else than was asked: its steps stay at the trainer from now on."""
+        if self.cutting is not None:
+            self.cutting = None
+            text = f"store {self._store.replicas.names}: {reason}; steps stay at the trainer from now on"
+            warnings.warn(text, stacklevel=2)
+
+
+def _accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool) -> Parcel:
+    if len(reply) != 1:
+        raise Damaged(f"{len(reply)} batches instead of one")
+    return payloads.unpack(reply[0][0], ids, cut=cut)
+
+
+def _accept_blocks(reply: list[tuple[Any, Any]]) -> NDArray[np.int64]:
+    try:
+        ((batch, _),) = reply
+        batch.validate(full=True)
+        starts: NDArray[np.int64] = batch.column("start").to_numpy()
+    except (ValueError, KeyError, pa.ArrowException) as error:
+        raise Damaged(f"blocks that cannot be used: {error}") from error
+    if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any():
+        raise Damaged("blocks that do not ascend from 0")
+    return starts
+
+
+def _error_of(text: bytes) -> Exception:
+    """The error that a store met with one sample; its kind must be one that concerns samples or files."""
+    try:
+        complaint: Complaint = messages.decode(Complaint, text)
+    except HeadwaterError as error:
+        return SampleError(str(error))
+    kind = getattr(errors, complaint.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, HeadwaterError)) or issubclass(kind, Unreachable):
+        kind = SampleError
+    make: Callable[[str], Exception] = kind
+    return make(complaint.text)
+
+
+def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[object]]:
+    rows = [{} if place in failed else payloads.decode_fields(row) for place, row in enumerate(encoded)]
+    names = {name for row in rows for name in row}
+    return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def _join(parts: Sequence[Fetched]) -> Fetched:
+    begins = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
+    names = {name for part in parts for name in part.fields}
+    done = [np.zeros(len(part.values), np.uint8) if part.done is None else part.done for part in parts]
+    return Fetched(
+        [value for part in parts for value in part.values],
+        {
+            name: [v for part in parts for v in part.fields.get(name, [None] * len(part.values))]
+            for name in names
+        },
+        {
+            begin + place: e
+            for begin, part in zip(begins, parts, strict=False)
+            for place, e in part.failed.items()
+        },
+        None if all(part.done is None for part in parts) else np.concatenate(done),
+        sum(part.bytes_moved for part in parts),
+    )

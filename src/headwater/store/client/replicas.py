@@ -1,0 +1,113 @@
+"""Stores that hold the same data: which to ask next, which to leave alone for a while."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headwater.store.client.connection import Connection
+from headwater.store.client.window import Window
+
+_FIRST_REST = 0.05
+_LONGEST_REST = 2.0
+_REMEMBERED = 64
+_SLOW = 2.0  # times the slowest usual answer, after which a second store is asked
+_LEAST_SLOW = 0.05
+_MOST_HEDGED = 0.1  # of all requests
+
+
+class Replica:
+    """A store, and what was seen of it lately."""
+
+    def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+        self.connection = connection
+        link = connection.link
+        self.window = Window(link.in_flight_bytes, deadline_seconds=link.deadline_seconds, clock=clock)
+        self.under_way = 0
+        self._clock = clock
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._failures = 0
+        self._failed_at = -float("inf")
+        self.rests_until = -float("inf")
+
+    @property
+    def name(self) -> str:
+        return self.connection.address.place
+
+    def answered(self, seconds: float) -> None:
+        self._seconds.append(seconds)
+        self._failures, self.rests_until = 0, -float("inf")
+
+    def failed(self, sent_at: float) -> None:
+        """Rest, longer each time; requests that were sent before the last failure tell nothing new."""
+        if sent_at < self._failed_at:
+            return
+        rest = min(_LONGEST_REST, _FIRST_REST * 2.0**self._failures) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        self._failed_at = self._clock()
+        self.rests_until = self._failed_at + rest
+
+    @property
+    def usual_seconds(self) -> float:
+        """What an answer takes on average; 0 while unknown."""
+        return sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
+
+    @property
+    def slow_after(self) -> float:
+        """Seconds after which an answer is unusually late."""
+        if len(self._seconds) < 8:
+            return float("inf")
+        ranked = sorted(self._seconds)
+        return max(_LEAST_SLOW, _SLOW * ranked[int(0.95 * (len(ranked) - 1))])
+
+
+class Replicas:
+    """One or more stores with the same dataset. Safe to use from many threads."""
+
+    def __init__(
+        self, connections: Sequence[Connection], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.all = [Replica(connection, clock) for connection in connections]
+        self.link = connections[0].link
+        self.lock = threading.Lock()
+        self._clock = clock
+        self._asked = self._hedged = 0
+
+    def choose(self, but: Sequence[Replica] = ()) -> tuple[Replica | None, float]:
+        """The store to ask now, or None and how many seconds the first of them still rests."""
+        with self.lock:
+            now = self._clock()
+            able = [replica for replica in self.all if replica not in but]
+            ready = [replica for replica in able if replica.rests_until <= now]
+            if ready:
+                self._asked += 1
+                return min(ready, key=lambda r: (r.under_way + 1) * max(r.usual_seconds, 1e-3)), 0.0
+            soonest = min((replica.rests_until for replica in able), default=now)
+            return None, max(0.0, soonest - now)
+
+    def choose_hedge(self, but: Sequence[Replica]) -> Replica | None:
+        """Another store to ask as well, unless too many requests are asked twice already."""
+        with self.lock:
+            if not self.link.hedge or self._hedged >= 1 + _MOST_HEDGED * self._asked:
+                return None
+        found, _ = self.choose(but)
+        if found is not None:
+            with self.lock:
+                self._hedged += 1
+        return found
+
+    @property
+    def hedged(self) -> int:
+        """Requests that a second store was asked as well."""
+        return self._hedged
+
+    @property
+    def names(self) -> str:
+        return ", ".join(replica.name for replica in self.all)
+
+    def close(self) -> None:
+        for replica in self.all:
+            replica.connection.close()

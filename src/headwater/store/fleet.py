@@ -1,0 +1,316 @@
+"""Several stores with disjoint samples are one store: one index over all, and requests that go out side by side.
+
+What belongs here: which store has which position, and how parts of an answer become one. Stores that hold
+the same samples are replicas of one remote store, which is the business of `client/`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.forks import renew_in_children
+from headwater.engine.chain import Chain
+from headwater.engine.crew import Daemons
+from headwater.engine.fetching import Fetched, Reader, Wanted
+from headwater.errors import DatasetError, StoreLost, WrongUse
+from headwater.plan.offload import Offload
+from headwater.store.base import Positions, Store
+from headwater.store.client.errand import Abandoned
+from headwater.store.union import unite
+
+T = TypeVar("T")
+
+_MOST_READERS = 32
+_MOST_THREADS = 128  # of all stores together
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one store has of a request: its number, the places in the request, the positions in its index."""
+
+    store: int
+    places: Positions
+    positions: Positions
+
+
+class ShardedStore:
+    """The samples of several stores, in an order that does not depend on how the stores were named.
+
+    Safe to use from many threads. Raises `DatasetError` where the stores share samples, or where only some
+    name their classes.
+    """
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        if not stores:
+            raise WrongUse("a fleet of no stores; name at least one")
+        self.stores = tuple(sorted(stores, key=lambda store: store.index.version))
+        self.names = tuple(store.uri.replace("\n", ", ") for store in self.stores)
+        self.index = unite([store.index for store in self.stores], self.names)
+        self._begins = np.cumsum([0, *(len(store.index) for store in self.stores)])[:-1]
+        self._lanes = _Lanes([store.readers for store in self.stores])
+        self._fields: tuple[int, frozenset[str]] | None = None
+        weakref.finalize(self, self._lanes.close).atexit = False
+
+    @property
+    def uri(self) -> str:
+        return "\n".join(store.uri for store in self.stores)
+
+    @property
+    def remote(self) -> bool:
+        return any(store.remote for store in self.stores)
+
+    @property
+    def readers(self) -> int:
+        return min(_MOST_READERS, sum(store.readers for store in self.stores))
+
+    @property
+    def cached_bytes(self) -> int | None:
+        held = [store.cached_bytes for store in self.stores]
+        return None if None in held else sum(some for some in held if some is not None)
+
+    def sizes(self, positions: Positions) -> NDArray[np.int64]:
+        sizes = np.zeros(len(positions), np.int64)
+        for part in self.divide(positions):
+            sizes[part.places] = self.stores[part.store].sizes(part.positions)
+        return sizes
+
+    def read(self, positions: Positions) -> Sequence[Any]:
+        answers = self.spread(self.divide(positions), lambda part: self.stores[part.store].read(part.positions))
+        return _scatter(len(positions), answers)
+
+    def read_heads(self, positions: Positions, length: int) -> Sequence[Any]:
+        answers = self.spread(
+            self.divide(positions), lambda part: self.stores[part.store].read_heads(part.positions, length)
+        )
+        return _scatter(len(positions), answers)
+
+    def read_fields(self, positions: Positions) -> Mapping[str, Sequence[object]]:
+        answers = self.spread(
+            self.divide(positions), lambda part: self.stores[part.store].read_fields(part.positions)
+        )
+        for part, fields in answers:
+            self.check_fields(part, fields)
+        return _join_fields(len(positions), answers)
+
+    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
+        return ShardedReader(self, [store.reader(chain, offload) for store in self.stores])
+
+    def key(self, position: int) -> str:
+        return self.index.key(position)
+
+    def blocks(self) -> Positions | None:
+        return self._blocks
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            stack.callback(self._lanes.close)
+            for store in self.stores:
+                stack.callback(store.close)
+
+    def divide(self, positions: Positions) -> list[Part]:
+        """Which store has which of these positions; raises `IndexError` for one outside the dataset."""
+        positions = np.asarray(positions, np.int64)
+        outside = (positions < 0) | (positions >= len(self.index))
+        if outside.any():
+            raise IndexError(f"position {positions[outside][0]} is outside an index of {len(self.index)}")
+        # From the right, so that a store without samples owns none.
+        owners = np.searchsorted(self._begins, positions, side="right") - 1
+        parts = []
+        for number in np.unique(owners).tolist():
+            (places,) = np.nonzero(owners == number)
+            parts.append(Part(number, places, positions[places] - self._begins[number]))
+        return parts
+
+    def spread(
+        self, parts: Sequence[Part], call: Callable[[Part], T], request: _Request[T] | None = None
+    ) -> list[tuple[Part, T]]:
+        """Each part with its answer, all asked for at once; the first error ends the waiting for the rest."""
+        if len(parts) == 1:
+            return [(parts[0], self._ask(parts[0], call))]
+        request = request or _Request()
+        for number, part in enumerate(parts):
+            self._lanes.submit(part.store, request.answer, number, lambda part=part: self._ask(part, call))
+        return list(zip(parts, request.wait(len(parts)), strict=True))
+
+    def check_fields(self, part: Part, fields: Iterable[str]) -> None:
+        """Raise if another store hands over other fields, which would give batches of differing shapes."""
+        names = frozenset(fields)
+        self._fields = first, known = self._fields or (part.store, names)
+        if names != known:
+            raise DatasetError(
+                f"store {self.names[first]} hands over {_listed(known)}, store {self.names[part.store]} "
+                f"{_listed(names)}; serve all with the same fields"
+            )
+
+    def _ask(self, part: Part, call: Callable[[Part], T]) -> T:
+        try:
+            return call(part)
+        except StoreLost as error:
+            if error.position < 0:
+                raise
+            position = int(self._begins[part.store]) + error.position
+            raise StoreLost(
+                f"{error}; position {error.position} of this store is {position} of {len(self.stores)} stores",
+                store=error.store,
+                dataset=error.dataset,
+                position=position,
+            ) from error
+
+    @cached_property
+    def _blocks(self) -> Positions | None:
+        nothing = np.empty(0, np.int64)
+        parts = [Part(number, nothing, nothing) for number in range(len(self.stores))]
+        answers = self.spread(parts, lambda part: self.stores[part.store].blocks())
+        starts = [found + self._begins[part.store] for part, found in answers if found is not None]
+        return np.concatenate(starts) if len(starts) == len(parts) else None
+
+
+class ShardedReader:
+    """Reads for one run, with a reader of its own at each store."""
+
+    def __init__(self, store: ShardedStore, readers: Sequence[Reader]) -> None:
+        self._store, self._readers = store, readers
+        self._lock = threading.Lock()
+        self._requests: set[_Request[Fetched]] = set()
+        self._over = False
+
+    def sizes(self, positions: Positions) -> NDArray[np.int64]:
+        return self._store.sizes(positions)
+
+    def key(self, position: int) -> str:
+        return self._store.key(position)
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        request: _Request[Fetched] = _Request()
+        with self._lock:
+            if self._over:
+                raise Abandoned("the run is over")
+            self._requests.add(request)
+        try:
+            answers = self._store.spread(
+                self._store.divide(wanted.positions), lambda part: self._fetch(part, wanted), request
+            )
+        finally:
+            with self._lock:
+                self._requests.discard(request)
+        return answers[0][1] if len(answers) == 1 else _join(len(wanted.ids), answers)
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._over = True
+            requests = list(self._requests)
+        for reader in self._readers:
+            reader.abandon()
+        for request in requests:
+            request.abandon()
+
+    def _fetch(self, part: Part, wanted: Wanted) -> Fetched:
+        own = Wanted(part.positions, wanted.ids[part.places], wanted.epoch)
+        found = self._readers[part.store].fetch(own)
+        if len(found.failed) < len(found.values):  # samples that failed tell nothing of their fields
+            self._store.check_fields(part, found.fields)
+        return found
+
+
+class _Request(Generic[T]):
+    """Waits for several answers; an error, or the wish to stop, ends it before all are there."""
+
+    def __init__(self) -> None:
+        self._answers: SimpleQueue[tuple[int, T] | BaseException] = SimpleQueue()
+        self._over = False
+
+    def answer(self, number: int, call: Callable[[], T]) -> None:
+        """Make one of the answers, unless nobody waits for it any more."""
+        if self._over:
+            return
+        try:
+            self._answers.put((number, call()))
+        except BaseException as error:
+            self._answers.put(error)
+
+    def abandon(self) -> None:
+        self._answers.put(Abandoned("the run is over"))
+
+    def wait(self, count: int) -> list[T]:
+        """The answers in order of their numbers."""
+        found: dict[int, T] = {}
+        try:
+            while len(found) < count:
+                answer = self._answers.get()
+                if isinstance(answer, BaseException):
+                    raise answer
+                found[answer[0]] = answer[1]
+        finally:
+            self._over = True
+        return [found[number] for number in range(count)]
+
+
+class _Lanes:
+    """Threads for each store, so that a slow one takes none from the others."""
+
+    def __init__(self, readers: Sequence[int]) -> None:
+        share = max(1, _MOST_THREADS // len(readers))
+        self._most = [min(most, share) for most in readers]
+        self._closed = False
+        self.begin()
+        renew_in_children(self)
+
+    def begin(self) -> None:
+        self._pools = [Daemons(most, f"headwater-shard-{n}") for n, most in enumerate(self._most)]
+
+    def submit(self, store: int, call: Callable[..., None], /, *arguments: Any) -> None:
+        if self._closed:
+            raise WrongUse("this dataset was closed; open it again")
+        self._pools[store].submit(call, *arguments)
+
+    def close(self) -> None:
+        """Let the threads go. Calls that wait are still made: somebody waits for their answers."""
+        self._closed = True
+        for pool in self._pools:
+            pool.shutdown(wait=False)
+
+
+def _scatter(count: int, answers: Iterable[tuple[Part, Sequence[T]]]) -> list[Any]:
+    """Values in the order of the request; None where no store gave one."""
+    values: list[Any] = [None] * count
+    for part, found in answers:
+        for place, value in zip(part.places.tolist(), found, strict=True):
+            values[place] = value
+    return values
+
+
+def _join_fields(
+    count: int, answers: Sequence[tuple[Part, Mapping[str, Sequence[object]]]]
+) -> dict[str, list[object]]:
+    names = sorted({name for _, fields in answers for name in fields})
+    return {
+        name: _scatter(count, [(part, fields[name]) for part, fields in answers if name in fields])
+        for name in names
+    }
+
+
+def _join(count: int, answers: Sequence[tuple[Part, Fetched]]) -> Fetched:
+    done = np.zeros(count, np.uint8)
+    for part, found in answers:
+        done[part.places] = 0 if found.done is None else found.done
+    return Fetched(
+        _scatter(count, [(part, found.values) for part, found in answers]),
+        _join_fields(count, [(part, found.fields) for part, found in answers]),
+        {int(part.places[place]): e for part, found in answers for place, e in found.failed.items()},
+        None if all(found.done is None for _, found in answers) else done,
+        sum(found.bytes_moved for _, found in answers),
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"fields {', '.join(sorted(names))}" if names else "no fields"

@@ -1,0 +1,225 @@
+"""The store as a process: put together, announced, drained on SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.data.sources import SourceOptions, open_source
+from headwater.engine.budget import Cores, Turnstile
+from headwater.errors import HeadwaterError
+from headwater.store.local import LocalStore
+from headwater.store.server.audit import AuditLog
+from headwater.store.server.config import DatasetConfig, ServeConfig, split_address
+from headwater.store.server.desk import Desk
+from headwater.store.server.guard import ANONYMOUS, Caller, Guard
+from headwater.store.server.http import HttpServer
+from headwater.store.server.ledger import Ledger
+from headwater.store.server.prefix import Prefix
+from headwater.store.server.service import Service
+from headwater.store.server.talk import Talk
+from headwater.store.server.tls import TlsFiles, check_exposure
+from headwater.store.server.tokens import Tokens
+from headwater.store.server.workers import Workers
+
+log = logging.getLogger("headwater")
+
+_TICK_SECONDS = 2.0
+_ITSELF = Caller(ANONYMOUS, "")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is being served, and where; a dataset is (samples, version, bytes)."""
+
+    address: str
+    http: str | None
+    datasets: Mapping[str, tuple[int, str, int]]
+
+
+def serve(config: ServeConfig, *, ready: Callable[[Serving], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what is under way. Raises `Refused` for an open door.
+
+    A second signal ends it at once. Must be called in the main thread.
+    """
+    stop = _Stop()
+    with Daemon(config) as daemon, stop:
+        ready(daemon.serving)
+        while not stop.asked.wait(_TICK_SECONDS):
+            daemon.tick()
+        daemon.drain()
+
+
+class Daemon:
+    """All parts of a store. `with` starts and ends them; safe to use in any thread."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._tls = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
+        self._tls.check()
+        self._tokens = Tokens.load(config.token_file, os.environ)
+        for address in (config.listen, *([config.http] if config.http else [])):
+            host, _ = split_address(address)
+            check_exposure(host, tls=bool(self._tls), tokens=bool(self._tokens), plaintext=config.plaintext)
+        self._ending = ExitStack()
+        self._restarts = 0
+
+    def __enter__(self) -> Daemon:
+        with ExitStack() as stack:
+            self._start(stack)
+            self._ending = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.close()
+
+    def tick(self) -> None:
+        """What is done now and then."""
+        self._audit.flush()
+        self._talk.clients()
+        new = self._workers.restarts - self._restarts
+        self._restarts += new
+        self._ledger.add("headwater_worker_restarts_total", new)
+
+    def drain(self) -> None:
+        """Take nothing new and let what is under way end, for as long as the configuration says."""
+        self._audit.event("drain", _ITSELF)
+        if not self._talk.drain(self._config.drain_seconds):
+            log.warning(
+                "requests were still under way after %g s; they are cut off", self._config.drain_seconds
+            )
+
+    def _start(self, stack: ExitStack) -> None:
+        config = self._config
+        budget = config.budget()
+        stores = _open_all(config.datasets, stack)
+        self._ledger = Ledger()
+        self._audit = AuditLog(config.audit_log)
+        stack.callback(self._audit.close)
+        self._workers = Workers(math.ceil(budget.cores), limits=config.limits)
+        stack.callback(self._workers.close)
+        self._start_workers()
+        turnstile, cores = Turnstile(budget.requests, budget.memory), Cores(budget.cores)
+        prefix = Prefix(self._workers, cores, self._ledger)
+        desk = Desk(stores, budget, turnstile, cores, prefix, self._ledger, config.limits)
+        self._talk = Talk(desk, self._workers)
+        self._watch(desk)
+        guard = Guard(self._tokens, open_to_all=not self._tokens, audit=self._audit)
+        service = self._listen(desk, guard)
+        stack.callback(_shut_down, service)
+        http = self._listen_http(guard, stack)
+        self.serving = Serving(
+            _address("grpc+tls" if self._tls else "grpc", config.listen, service.port),
+            None if http is None else _address("https" if self._tls else "http", config.http or "", http),
+            {name: _facts(store) for name, store in stores.items()},
+        )
+
+    def _start_workers(self) -> None:
+        try:
+            self._workers.start()
+        except HeadwaterError as error:
+            log.error("%s; samples go out as the files they are", error)
+
+    def _watch(self, desk: Desk) -> None:
+        gauges: dict[str, Callable[[], float]] = {
+            "headwater_queue_requests": lambda: desk.turnstile.waiting,
+            "headwater_active_requests": lambda: desk.turnstile.active,
+            "headwater_clients": lambda: self._talk.clients(),
+            "headwater_cores_used": lambda: desk.cores.used,
+            "headwater_cores_budget": lambda: desk.budget.cores,
+            "headwater_memory_bytes": lambda: desk.turnstile.held,
+            "headwater_memory_budget_bytes": lambda: desk.budget.memory,
+            "headwater_draining": lambda: float(self._talk.draining),
+            "headwater_quarantined_samples": lambda: len(self._workers.quarantined),
+        }
+        for name, value in gauges.items():
+            self._ledger.watch(name, value)
+
+    def _listen(self, desk: Desk, guard: Guard) -> Service:
+        location = _address("grpc+tls" if self._tls else "grpc", self._config.listen, None)
+        arguments: dict[str, Any] = dict(self._tls.flight_arguments())
+        try:
+            return Service(location, desk, self._talk, guard, audit=self._audit, **arguments)
+        except (pa.ArrowException, OSError) as error:
+            raise HeadwaterError(
+                f"cannot listen on {self._config.listen}: {error}; is the port taken?"
+            ) from error
+
+    def _listen_http(self, guard: Guard, stack: ExitStack) -> int | None:
+        if self._config.http is None:
+            return None
+        server = HttpServer(
+            self._config.http,
+            identify=guard.identify,
+            metrics=self._ledger.prometheus_text,
+            draining=lambda: self._talk.draining,
+            tls=self._tls.ssl_context(),
+        )
+        port = server.start()
+        stack.callback(server.close)
+        return port
+
+
+class _Stop:
+    """Turns the first SIGTERM or SIGINT into an event; the second ends the process."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stop:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            os._exit(1)
+        self.asked.set()
+
+
+def _open_all(datasets: Mapping[str, DatasetConfig], stack: ExitStack) -> dict[str, LocalStore]:
+    stores = {}
+    for name, wanted in datasets.items():
+        options = SourceOptions(
+            split=wanted.split,
+            image=wanted.image,
+            label=wanted.label,
+            fields=wanted.fields,
+            storage=wanted.storage,
+        )
+        uri = wanted.uri if isinstance(wanted.uri, str) else list(wanted.uri)
+        stores[name] = LocalStore(open_source(uri, options=options), fields=wanted.fields)
+        stack.callback(stores[name].close)
+    return stores
+
+
+def _shut_down(service: Service) -> None:
+    """Flight waits for calls under way without end, a stalled client among them: give it a second."""
+    ending = threading.Thread(target=service.shutdown, daemon=True)
+    ending.start()
+    ending.join(1.0)
+
+
+def _facts(store: LocalStore) -> tuple[int, str, int]:
+    return len(store.index), store.index.version, int(store.index.sizes.sum())
+
+
+def _address(scheme: str, written: str, port: int | None) -> str:
+    host, asked = split_address(written)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{asked if port is None else port}"

@@ -1,0 +1,210 @@
+"""What a store answers to requests for samples: read, take some steps if there is CPU to spare, pack.
+
+Under pressure a sample goes out as the file it is: the trainer does the rest. Nothing here knows Flight.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater.data.image import Limits
+from headwater.engine.budget import Budget, Cores, Turn, Turnstile
+from headwater.engine.fetching import Fetched, fetch_files
+from headwater.errors import (
+    DatasetNotFound,
+    DatasetStale,
+    HeadwaterError,
+    SampleError,
+    SampleTooLarge,
+    WrongUse,
+)
+from headwater.store.local import LocalStore
+from headwater.store.server.ledger import Ledger
+from headwater.store.server.prefix import Prefix
+from headwater.store.wire import messages, payloads
+from headwater.store.wire.messages import Complaint, ReadRequest
+from headwater.store.wire.payloads import Parcel
+
+log = logging.getLogger("headwater")
+
+_PATIENCE = 60.0  # seconds in the queue; the caller's own deadline is usually shorter
+_ROW_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The datasets of a store, and what may be spent on those who ask for them."""
+
+    datasets: Mapping[str, LocalStore]
+    budget: Budget
+    turnstile: Turnstile
+    cores: Cores
+    prefix: Prefix
+    ledger: Ledger
+    limits: Limits = field(default_factory=Limits)
+
+    def find(self, name: str, version: str) -> LocalStore:
+        """Raises `DatasetNotFound`, or `DatasetStale` if the client has another version's index."""
+        if name not in self.datasets:
+            raise DatasetNotFound(f"no dataset is called {name!r} here")
+        store = self.datasets[name]
+        if version != store.index.version:
+            raise DatasetStale(
+                f"dataset {name!r} has version {store.index.version[:12]}, not {version[:12]}; open it again"
+            )
+        return store
+
+    def read(self, request: ReadRequest, client: str, gone: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """One batch: the samples in the order of the request."""
+        store = self.find(request.dataset, request.version)
+        ids = self._ids(request)
+        positions = store.index.position_of(ids)
+        held = self._weigh(store, positions, request.heads)
+        begin = time.perf_counter()
+        with self.turnstile.enter(
+            client, memory=max(held, _ROW_BYTES * len(ids)), patience=_PATIENCE, gone=gone
+        ) as turn:
+            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "queue")
+            self.ledger.add("headwater_stall_seconds_total", self.cores.pace(_PATIENCE), "cores")
+            parcel = self._make(request, store, ids, positions, turn)
+            self._count(parcel, request, store.index.sizes[positions])
+            batch = payloads.pack(parcel)
+            del parcel
+            turn.leave_slot()
+            begin = time.perf_counter()
+            yield batch
+            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
+
+    def _ids(self, request: ReadRequest) -> NDArray[np.int64]:
+        count, rest = divmod(len(request.ids), 8)
+        if rest or not count:
+            raise WrongUse(f"{len(request.ids)} bytes of ids; eight per sample, and at least one sample")
+        if count > self.budget.request_samples:
+            raise WrongUse(f"{count:,} samples at once; this store answers {self.budget.request_samples:,}")
+        lengths = {len(request.cuts), len(request.codecs)}
+        if lengths not in ({0}, {count}):
+            raise WrongUse(f"{count} ids with {len(request.cuts)} cuts and {len(request.codecs)} codecs")
+        ids = np.frombuffer(request.ids, "<i8").astype(np.int64)
+        if len(np.unique(ids)) != count:
+            raise WrongUse("an id stands twice in one request")
+        return ids
+
+    def _weigh(self, store: LocalStore, positions: NDArray[np.int64], heads: int) -> int:
+        """Bytes that the answer holds; raises `WrongUse` for more than the store answers at once."""
+        sizes = store.index.sizes[positions]
+        total = int((np.minimum(sizes, heads) if heads else sizes).sum())
+        if total > self.budget.request_bytes and len(positions) > 1:
+            raise WrongUse(f"{total:,} bytes at once; this store answers {self.budget.request_bytes:,}")
+        return min(total, self.budget.request_bytes)
+
+    def _make(
+        self,
+        request: ReadRequest,
+        store: LocalStore,
+        ids: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        turn: Turn,
+    ) -> Parcel:
+        begin = time.perf_counter()
+        found = self._fetch(request, store, positions)
+        self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "read")
+        errors = {place: complain(error, store) for place, error in found.failed.items()}
+        fields = self._fields(found, errors, store) if request.fields and found.fields else None
+        if not request.cuts:
+            return Parcel(ids, found.values, errors, fields)
+        begin = time.perf_counter()
+        made = self.prefix.run(request, store.uri, ids, found.values, turn)
+        self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "steps")
+        errors |= {place: complain(error, store) for place, error in made.failed.items()}
+        return Parcel(ids, made.payloads, errors, fields, made.facts, made.drawn)
+
+    def _fetch(self, request: ReadRequest, store: LocalStore, positions: NDArray[np.int64]) -> Fetched:
+        if request.heads:
+            return fetch_files(_Heads(store, request.heads), positions)
+        sizes = store.sizes(positions)
+        cap = min(self.limits.bytes, self.budget.request_bytes)
+        if sizes.max(initial=0) <= cap:
+            return fetch_files(store if request.fields else _Files(store), positions)
+        return _without(
+            store, positions, sizes > cap, SampleTooLarge(f"more than the {cap:,} bytes that the store sends")
+        )
+
+    def _fields(self, found: Fetched, errors: dict[int, bytes], store: LocalStore) -> list[bytes]:
+        encoded = []
+        for place in range(len(found.values)):
+            try:
+                encoded.append(payloads.encode_fields(found.fields, place))
+            except SampleError as error:
+                errors[place] = complain(error, store)
+                encoded.append(b"")
+        return encoded
+
+    def _count(self, parcel: Parcel, request: ReadRequest, sizes: NDArray[np.int64]) -> None:
+        count = len(parcel.ids)
+        lengths = np.fromiter((0 if p is None else len(p) for p in parcel.payloads), np.int64, count)
+        if not len(parcel.facts):
+            self.ledger.add("headwater_bytes_sent_total", int(lengths.sum()), "raw")
+            self.ledger.add("headwater_samples_total", count - len(parcel.errors), "raw")
+        else:
+            self.prefix.count(parcel, request, lengths, sizes)
+        self.ledger.add("headwater_samples_total", len(parcel.errors), "failed")
+        if parcel.fields is not None:
+            self.ledger.add("headwater_bytes_sent_total", sum(map(len, parcel.fields)), "fields")
+
+
+class _Files:
+    """A store without its further fields."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
+        return self._store.read(positions)
+
+    def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]:
+        return {}
+
+
+class _Heads(_Files):
+    def __init__(self, store: LocalStore, length: int) -> None:
+        super().__init__(store)
+        self._length = length
+
+    def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
+        return self._store.read_heads(positions, self._length)
+
+
+def _without(
+    store: LocalStore, positions: NDArray[np.int64], large: NDArray[np.bool_], error: SampleError
+) -> Fetched:
+    """The samples that are not too large; the others fail without being read."""
+    (kept,) = np.nonzero(~large)
+    found = fetch_files(store, positions[kept]) if len(kept) else Fetched([])
+    values: list[Any] = [None] * len(positions)
+    fields: dict[str, list[object]] = {name: [None] * len(positions) for name in found.fields}
+    for place, slot in enumerate(kept.tolist()):
+        values[slot] = found.values[place]
+        for name, column in found.fields.items():
+            fields[name][slot] = column[place]
+    failed: dict[int, Exception] = {int(kept[place]): why for place, why in found.failed.items()}
+    failed |= {int(slot): error for slot in np.flatnonzero(large)}
+    return Fetched(values, fields, failed)
+
+
+def complain(error: Exception, store: LocalStore | None = None) -> bytes:
+    """An error as it is sent: by its name and text, without where the data lies on the store's disk."""
+    if not isinstance(error, HeadwaterError):
+        log.error("a request failed", exc_info=error)
+        return messages.encode(Complaint("HeadwaterError", "the store failed; its log says why", retry=True))
+    text = getattr(error, "reason", None) or str(error)
+    if store is not None:
+        text = text.replace(store.uri.rstrip("/") + "/", "")
+    return messages.encode(Complaint(type(error).__name__, text[:4096]))

@@ -1,0 +1,162 @@
+"""The first steps of a pipeline, run at the store as far as its cores allow."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.codecs import CODECS
+from headwater.data.pipeline import Pipeline
+from headwater.data.steps import catalogue
+from headwater.engine.budget import Cores, Turn
+from headwater.errors import SampleCorrupt, WrongUse
+from headwater.store.server.ledger import Ledger
+from headwater.store.server.workers import Done, Work, Workers, WorkersFailed
+from headwater.store.wire.catalogue import longest
+from headwater.store.wire.messages import ReadRequest
+from headwater.store.wire.payloads import FACTS, Parcel
+
+log = logging.getLogger("headwater")
+
+_CHUNK = 16  # samples that are admitted and run together
+_PATIENCE = 0.05  # seconds that a chunk waits for cores before it goes out raw
+_FIRST_GUESS = 2e-8  # CPU seconds per byte of a file, until something was measured
+_LEARN = 0.2
+
+
+@dataclass
+class Made:
+    """Payloads at their cuts, or the files where nothing was done."""
+
+    payloads: list[Any]
+    facts: NDArray[np.void]
+    drawn: list[bytes]
+    failed: dict[int, Exception] = field(default_factory=dict)
+
+
+class Prefix:
+    """Runs steps in worker processes; what it cannot or may not do stays as it was."""
+
+    def __init__(self, workers: Workers, cores: Cores, ledger: Ledger) -> None:
+        self._workers, self._cores, self._ledger = workers, cores, ledger
+        self._lock = threading.Lock()
+        self._seconds_per_byte = _FIRST_GUESS
+        self._pipelines: dict[bytes, Pipeline] = {}
+        self._broken = False
+
+    def run(
+        self, request: ReadRequest, dataset: str, ids: NDArray[np.int64], files: Sequence[Any], turn: Turn
+    ) -> Made:
+        """Every sample up to its cut, or as far as this store can go exactly, or not at all."""
+        pipeline = self._pipeline(request)
+        reach = longest(pipeline, frozenset(self._workers.catalogue))
+        cuts = np.minimum(np.frombuffer(request.cuts, np.uint8), reach)
+        codecs = _codec_names(request, len(ids))
+        made = Made(list(files), np.zeros(len(ids), FACTS), [b""] * len(ids))
+        (wanted,) = np.nonzero((cuts > 0) & np.array([file is not None for file in files]))
+        for begin in range(0, len(wanted), _CHUNK):
+            places = wanted[begin : begin + _CHUNK]
+            work = Work(
+                pipeline=pipeline,
+                seed=request.seed,
+                epoch=request.epoch,
+                ids=ids[places],
+                cuts=cuts[places],
+                codecs=[codecs[place] for place in places.tolist()],
+            )
+            done = self._try(work, [files[place] for place in places.tolist()])
+            if done is not None:
+                self._take(made, done, work, places, request, turn)
+        return made
+
+    def count(
+        self, parcel: Parcel, request: ReadRequest, lengths: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> None:
+        """Tell the ledger what was sent and what was avoided."""
+        cut = parcel.facts["done"] > 0
+        pixels = parcel.facts["height"].astype(np.int64) * parcel.facts["width"] * parcel.facts["channels"]
+        failed = np.zeros(len(cut), bool)
+        failed[list(parcel.errors)] = True
+        asked = np.frombuffer(request.cuts, np.uint8) > 0
+        for place, name in enumerate(request.names):
+            chosen = cut & (parcel.facts["codec"] == place)
+            kind = "pixels" if name == "none" else name
+            self._ledger.add("headwater_bytes_sent_total", int(lengths[chosen].sum()), kind)
+        self._ledger.add("headwater_bytes_sent_total", int(lengths[~cut].sum()), "raw")
+        self._ledger.add("headwater_bytes_avoided_total", max(0, int((sizes - pixels)[cut].sum())), "cut")
+        self._ledger.add("headwater_bytes_avoided_total", max(0, int((pixels - lengths)[cut].sum())), "codec")
+        self._ledger.add("headwater_samples_total", int(cut.sum()), "cut")
+        self._ledger.add("headwater_samples_total", int((asked & ~cut & ~failed).sum()), "pushed_back")
+        self._ledger.add("headwater_samples_total", int((~asked & ~failed).sum()), "raw")
+
+    def _try(self, work: Work, files: Sequence[Any]) -> Done | None:
+        """None: no cores to spare, or no worker that lives."""
+        size = sum(map(len, files))
+        reserved = self._cores.reserve(size * self._seconds_per_byte, _PATIENCE)
+        if reserved is None:
+            return None
+        with reserved:
+            try:
+                done = self._workers.run(work, files)
+            except WorkersFailed as error:
+                if not self._broken:
+                    log.error("%s; samples go out as they are", error)
+                self._broken = True
+                return None
+            reserved.settle(done.cpu_seconds)
+        self._broken = False
+        with self._lock:
+            measured = done.cpu_seconds / max(size, 1)
+            self._seconds_per_byte += _LEARN * (measured - self._seconds_per_byte)
+        return done
+
+    def _take(
+        self, made: Made, done: Done, work: Work, places: NDArray[np.intp], request: ReadRequest, turn: Turn
+    ) -> None:
+        names = {name: number for number, name in enumerate(request.names)}
+        quarantined = set(done.quarantined)
+        for number, place in enumerate(places.tolist()):
+            if int(work.ids[number]) in quarantined:
+                made.payloads[place] = None
+                made.failed[place] = SampleCorrupt("it crashed the store's decoder twice and is quarantined")
+                continue
+            payload = done.payloads[number]
+            if payload is None or not turn.grow(max(0, len(payload) - len(made.payloads[place]))):
+                continue
+            made.payloads[place] = payload
+            made.drawn[place] = done.drawn[number]
+            made.facts[place] = (
+                work.cuts[number],
+                names[work.codecs[number]],
+                *done.shapes[number],
+                *done.source_sizes[number],
+                0,
+            )
+
+    def _pipeline(self, request: ReadRequest) -> Pipeline:
+        key = msgspec.msgpack.encode([request.steps, request.offset])
+        found = self._pipelines.get(key)
+        if found is None:
+            found = Pipeline.from_spec(request.steps, catalogue(), offset=request.offset)
+            with self._lock:
+                if len(self._pipelines) >= 256:
+                    self._pipelines.clear()
+                self._pipelines[key] = found
+        return found
+
+
+def _codec_names(request: ReadRequest, count: int) -> list[str]:
+    numbers = np.frombuffer(request.codecs, np.uint8)
+    if numbers.max(initial=0) >= len(request.names):
+        raise WrongUse(f"codec {numbers.max()} of {len(request.names)} named ones")
+    unknown = sorted(set(request.names) - set(CODECS))
+    if unknown:
+        raise WrongUse(f"codec {unknown[0]!r} is not known here; known: {', '.join(CODECS)}")
+    return [request.names[number] for number in numbers.tolist()]

@@ -1,0 +1,137 @@
+"""What a store says of itself: greeting, health, status; whether it is draining, and what is under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from headwater import __version__
+from headwater.data.codecs import CODECS
+from headwater.data.pipeline import library_versions
+from headwater.errors import HeadwaterError, Incompatible
+from headwater.store.local import LocalStore
+from headwater.store.server.desk import Desk
+from headwater.store.server.guard import Caller
+from headwater.store.server.workers import Workers
+from headwater.store.wire import messages
+from headwater.store.wire.messages import PROTOCOLS, DatasetFacts, Hello, Release, Welcome
+from headwater.store.wire.pages import content_of
+
+
+class Talk:
+    """Answers actions. Counts the streams under way, so that a drain knows when it is over."""
+
+    def __init__(self, desk: Desk, workers: Workers) -> None:
+        self._desk, self._workers = desk, workers
+        self._begun = time.monotonic()
+        self._facts = {name: _facts(store) for name, store in desk.datasets.items()}
+        self._idle = threading.Condition()
+        self._under_way = 0
+        self._seen: dict[str, float] = {}
+        self.draining = False
+
+    def answer(self, action: str, body: bytes, caller: Caller) -> bytes:
+        """Raises `Incompatible`, or `HeadwaterError` for a message that is none."""
+        if action == "hello":
+            return messages.encode(self._welcome(messages.decode(Hello, body), caller))
+        if action == "health":
+            return msgspec.json.encode(self.health())
+        if action == "release":
+            return msgspec.json.encode({"released": self._release(messages.decode(Release, body).ids)})
+        return msgspec.json.encode(self.status(caller))
+
+    def health(self) -> dict[str, str]:
+        return {"status": "draining" if self.draining else "ok"}
+
+    def status(self, caller: Caller) -> dict[str, object]:
+        """Everything that `headwater top` shows."""
+        budget = self._desk.budget
+        return {
+            "version": __version__,
+            "uptime_seconds": self.uptime,
+            **self.health(),
+            "datasets": {
+                name: {"samples": facts.samples, "bytes": facts.bytes, "version": facts.version}
+                for name, facts in self._visible(caller).items()
+            },
+            "metrics": self._desk.ledger.snapshot(),
+            "budget": {
+                "cores": budget.cores,
+                "memory": budget.memory,
+                "requests": budget.requests,
+                "request_bytes": budget.request_bytes,
+                "request_samples": budget.request_samples,
+            },
+        }
+
+    def _release(self, ids: list[int]) -> list[int]:
+        before = self._workers.quarantined
+        self._workers.release(ids or None)
+        return sorted(before - self._workers.quarantined)
+
+    @property
+    def uptime(self) -> float:
+        return time.monotonic() - self._begun
+
+    def begin(self, client: str) -> None:
+        with self._idle:
+            self._under_way += 1
+            self._seen[client] = time.monotonic()
+
+    def clients(self) -> int:
+        """Clients that asked for samples within the last minute."""
+        lately = time.monotonic() - 60
+        with self._idle:
+            self._seen = {client: when for client, when in self._seen.items() if when > lately}
+            return len(self._seen)
+
+    def end(self) -> None:
+        with self._idle:
+            self._under_way -= 1
+            self._idle.notify_all()
+
+    def drain(self, seconds: float) -> bool:
+        """Take no more requests; whether those under way ended in time."""
+        self.draining = True
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._under_way, seconds)
+
+    def _welcome(self, hello: Hello, caller: Caller) -> Welcome:
+        common = sorted(set(hello.protocols) & set(PROTOCOLS))
+        if not common:
+            raise Incompatible(
+                f"store {__version__} speaks protocols {list(PROTOCOLS)}, client {hello.version} "
+                f"{sorted(hello.protocols)[:8]}; upgrade the older one"
+            )
+        budget = self._desk.budget
+        return Welcome(
+            protocol=common[-1],
+            version=__version__,
+            catalogue=dict(self._workers.catalogue),
+            libraries=library_versions(),
+            codecs=list(CODECS),
+            datasets=dict(self._visible(caller)),
+            request_bytes=budget.request_bytes,
+            request_samples=budget.request_samples,
+        )
+
+    def _visible(self, caller: Caller) -> Mapping[str, DatasetFacts]:
+        return {name: facts for name, facts in self._facts.items() if caller.may("read", name)}
+
+
+def _facts(store: LocalStore) -> DatasetFacts:
+    index = store.index
+    if not len(index):
+        raise HeadwaterError(f"{store.uri} is empty; there is nothing to serve")
+    return DatasetFacts(
+        samples=len(index),
+        bytes=int(index.sizes.sum()),
+        version=index.version,
+        content=content_of(index),
+        fields=list(store.fields),
+        blocks=store.blocks() is not None,
+        cached_bytes=store.cached_bytes,
+    )

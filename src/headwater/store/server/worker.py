@@ -1,0 +1,196 @@
+"""The program that runs steps beside the data: bytes in, bytes out, and no credentials.
+
+It is started by the daemon with a socket and an arena as its only open files. It knows steps by their names
+in the catalogue; whatever crashes it costs the daemon one restart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain as concatenated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data import steps
+from headwater.data.image import Limits
+from headwater.data.pipeline import Pipeline
+from headwater.data.steps.base import Image, Row, Step
+from headwater.data.steps.tensors import torch_module
+from headwater.engine.chain import Chain
+from headwater.store.server.arena import FIRST, LOADING, NOBODY, Arena, align
+from headwater.store.server.frames import (
+    FAILED,
+    MADE,
+    WAITING,
+    Answer,
+    Fault,
+    Hello,
+    Job,
+    Reply,
+    Setup,
+    pack,
+    receive,
+    send,
+    unpack,
+)
+from headwater.store.wire.catalogue import LIBRARIES, digests
+
+_SET_PARENT_DEATH_SIGNAL = 1
+_MOST_WRITTEN = 1 << 20  # bytes of any file, and so of what it can say on stderr
+
+
+class _NoRoom(Exception):
+    """The arena is full; what is not made yet waits for the next job."""
+
+
+class _Output:
+    """What becomes of a job's samples, in columns, and the free rest of the arena."""
+
+    def __init__(self, arena: Arena, job: Job, count: int) -> None:
+        self.arena, self._codecs, self._free = arena, job.codecs, job.room
+        self.states = np.full(count, WAITING, np.uint8)
+        self.begins, self.lengths = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.shapes, self.sizes = np.zeros((count, 3), np.int32), np.zeros((count, 2), np.int32)
+        self.drawn = [b""] * count
+
+    def put(self, place: int, image: Image) -> None:
+        if image.dtype != np.uint8 or image.ndim != 3:
+            self.states[place] = FAILED
+        elif (codec := self._codecs[place]) == "none":
+            self._reserve(place, image.size).reshape(image.shape)[...] = image
+            self._close(place, image)
+        else:
+            self._put_encoded(place, image, codec)
+
+    def _put_encoded(self, place: int, image: Image, codec: str) -> None:
+        from headwater.data.codecs import encode
+
+        try:
+            content = np.frombuffer(encode(codec, np.ascontiguousarray(image)), np.uint8)
+        except Exception:
+            self.states[place] = FAILED
+            return
+        self._reserve(place, len(content))[...] = content
+        self._close(place, image)
+
+    def _reserve(self, place: int, length: int) -> NDArray[np.uint8]:
+        if self._free + length > len(self.arena.bytes):
+            raise _NoRoom
+        self.begins[place], self.lengths[place] = self._free, length
+        return self.arena.bytes[self._free : self._free + length]
+
+    def _close(self, place: int, image: Image) -> None:
+        self._free = align(self._free + int(self.lengths[place]))
+        self.shapes[place] = image.shape
+        self.states[place] = MADE
+
+    def reply(self, cpu_seconds: float) -> Reply:
+        return Reply(
+            states=pack(self.states, "u1"),
+            begins=pack(self.begins, "<i8"),
+            lengths=pack(self.lengths, "<i8"),
+            shapes=pack(self.shapes, "<i4"),
+            sizes=pack(self.sizes, "<i4"),
+            drawn=self.drawn,
+            cpu_seconds=cpu_seconds,
+        )
+
+
+class _Lot:
+    """The samples of a job that go through the same number of steps."""
+
+    def __init__(self, output: _Output, places: list[int], ids: NDArray[np.int64], epoch: int) -> None:
+        self._output, self._places = output, places
+        self.ids, self.epoch = ids, epoch
+
+    def note(self, place: int, size: tuple[int, int], rows: Sequence[Row]) -> None:
+        place = self._places[place]
+        self._output.arena.place = place
+        self._output.sizes[place] = size
+        self._output.drawn[place] = np.fromiter(concatenated.from_iterable(rows), "<f8").tobytes()
+
+    def emit(self, place: int, image: Image) -> None:
+        self._output.put(self._places[place], image)
+
+    def fail(self, place: int, stage: str, error: Exception) -> None:
+        self._output.states[self._places[place]] = FAILED
+
+
+def main() -> None:
+    """Serve the socket and the arena whose descriptors are the last two arguments, until the daemon ends."""
+    _settle_in()
+    link, arena = socket.socket(fileno=int(sys.argv[-2])), Arena(int(sys.argv[-1]))
+    with link, suppress(EOFError, ConnectionError):
+        setup = receive(link, Setup)
+        send(link, Hello(digests() if setup.digests else {}))
+        catalogue = steps.catalogue()
+        while True:
+            job = receive(link, Job)
+            send(link, Answer(_answer(job, arena, setup.limits, catalogue)))
+
+
+def _settle_in() -> None:
+    """Live and die with the daemon: not by its terminal's Ctrl-C, nor by a SIGTERM to its whole group."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold other people's pictures
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_WRITTEN, _MOST_WRITTEN))
+    faulthandler.enable()
+
+
+def _answer(job: Job, arena: Arena, limits: Limits, catalogue: Mapping[str, type[Step]]) -> Reply | Fault:
+    try:
+        return _run(job, arena, limits, catalogue)
+    except Exception as error:
+        # Not a crash: if it ended here, the daemon would look for a sample to blame.
+        return Fault(f"{type(error).__name__}: {error}")
+    finally:
+        arena.place = NOBODY
+
+
+def _run(job: Job, arena: Arena, limits: Limits, catalogue: Mapping[str, type[Step]]) -> Reply:
+    """Every sample through its steps, those with the same cut together."""
+    begin = time.process_time()
+    pipeline = Pipeline.from_spec(job.spec, catalogue, offset=job.offset)
+    cuts = np.frombuffer(job.cuts, np.uint8)
+    ids, files = unpack(job.ids, "<i8", len(cuts)), _files(job, arena, len(cuts))
+    output = _Output(arena, job, len(cuts))
+    arena.place = LOADING
+    _load(pipeline.cut(int(cuts.max()))[0], job.codecs)
+    arena.place = NOBODY
+    with suppress(_NoRoom):
+        for cut in np.unique(cuts).tolist():
+            places = np.flatnonzero(cuts == cut).tolist()
+            lot = _Lot(output, places, ids[places], job.epoch)
+            Chain(pipeline.cut(cut)[0], job.seed, limits).run([files[place] for place in places], lot)
+    return output.reply(time.process_time() - begin)
+
+
+def _load(pipeline: Pipeline, codecs: Sequence[str]) -> None:
+    """Import what the job will need: from a cold disk this takes longer than any sample may."""
+    if any("torch" in LIBRARIES.get(step.name, ()) for step in pipeline.steps):
+        torch_module()
+    if any(codec != "none" for codec in codecs):
+        import headwater.data.codecs  # noqa: F401
+
+
+def _files(job: Job, arena: Arena, count: int) -> list[memoryview]:
+    ends = FIRST + np.cumsum(unpack(job.lengths, "<i8", count))
+    starts = [FIRST, *ends.tolist()]
+    memory = arena.bytes.data
+    return [memory[start:end] for start, end in zip(starts, ends.tolist(), strict=False)]
+
+
+if __name__ == "__main__":
+    main()

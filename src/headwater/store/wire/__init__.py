@@ -1,0 +1,1 @@
+"""What crosses the wire between a store and its clients: messages, payloads, and how they compare."""

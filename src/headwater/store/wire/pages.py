@@ -1,0 +1,100 @@
+"""A dataset's index as pages of rows, each with a digest: what a client needs of it, and no more.
+
+Where samples lie in the store's files is not among the columns: a client asks by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headwater.data.index import FURTHER, Index, content_digest
+from headwater.store.wire.payloads import Damaged
+
+ROWS = 50_000
+"""Rows of a page, if nobody asks for fewer."""
+
+_HEADER = b"headwater.index"
+
+
+class IndexHeader(msgspec.Struct, frozen=True):
+    """What is said once: with the first page."""
+
+    rows: int
+    classes: tuple[str, ...]
+    exact_sizes: bool
+
+
+def index_schema(index: Index, *, first: bool) -> pa.Schema:
+    """Columns of the pages; the first page also carries the header."""
+    fields = [("id", pa.int64()), ("label", pa.int64()), ("size", pa.int64()), ("key", pa.large_string())]
+    fields += [(FURTHER + name, column.type) for name, column in index.columns.items()]
+    header = IndexHeader(len(index), index.classes, index.exact_sizes)
+    return pa.schema(fields, {_HEADER: msgspec.msgpack.encode(header)} if first else None)
+
+
+def index_page(index: Index, start: int, rows: int, schema: pa.Schema) -> tuple[pa.RecordBatch, bytes]:
+    """Rows start..start+rows-1, and their digest."""
+    end = min(start + min(rows or ROWS, ROWS), len(index))
+    batch = _rows(index, start, max(start, end), schema)
+    return batch, _digest(batch, start)
+
+
+def _rows(index: Index, start: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array(column[start:end]) for column in (index.ids, index.labels, index.sizes)]
+    columns.append(index.keys.slice(start, end - start))
+    columns += [column.slice(start, end - start) for column in index.columns.values()]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def check_page(batch: pa.RecordBatch, digest: bytes, start: int) -> None:
+    """Raises `Damaged` if this is not the page that was sent."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise Damaged(f"a page of the index cannot be used: {error}") from error
+    if _digest(batch, start) != digest:
+        raise Damaged(f"the page of the index from row {start} has a wrong digest")
+
+
+def read_header(batch: pa.RecordBatch) -> IndexHeader:
+    try:
+        return msgspec.msgpack.decode(batch.schema.metadata[_HEADER], type=IndexHeader)
+    except (KeyError, TypeError, msgspec.MsgspecError) as error:
+        raise Damaged(f"the first page of the index says nothing of the rest: {error}") from error
+
+
+def join_pages(pages: Sequence[pa.RecordBatch], header: IndexHeader) -> Index:
+    """The index of the pages. Raises `Damaged` if they are not all there."""
+    table = pa.Table.from_batches([page.replace_schema_metadata(None) for page in pages]).combine_chunks()
+    if len(table) != header.rows:
+        raise Damaged(f"{len(table)} rows of an index of {header.rows}")
+
+    def numbers(name: str) -> NDArray[np.int64]:
+        return np.ascontiguousarray(table.column(name).to_numpy(), np.int64)
+
+    further = [name for name in table.column_names if name.startswith(FURTHER)]
+    return Index.build(
+        table.column("key"),
+        numbers("size"),
+        labels=numbers("label"),
+        classes=header.classes,
+        ids=numbers("id"),
+        columns={name.removeprefix(FURTHER): table.column(name).combine_chunks() for name in further},
+        exact_sizes=header.exact_sizes,
+    )
+
+
+def content_of(index: Index) -> str:
+    """A digest of all that the pages say: rows of all columns, classes, and whether sizes are exact."""
+    schema = index_schema(index, first=True)
+    return _digest(_rows(index, 0, len(index), schema), 0).hex()
+
+
+def _digest(batch: pa.RecordBatch, start: int) -> bytes:
+    plain = {key.decode(): value.hex() for key, value in (batch.schema.metadata or {}).items()}
+    return bytes.fromhex(content_digest(batch, {"start": start, **plain}))
