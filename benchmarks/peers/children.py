@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +18,15 @@ _REQUIREMENTS = _HERE / "requirements.txt"
 
 
 class Peer:
-    """A child that answers "measure SECONDS" with images per second; while idle it waits on a pipe."""
+    """A child that answers "measure SECONDS" with images per second; while idle it waits on a pipe.
 
-    def __init__(self, script: str, *arguments: str, seconds: float) -> None:
+    `within` are words before its command.
+    """
+
+    def __init__(self, script: str, *arguments: str, seconds: float, within: Sequence[str] = ()) -> None:
         self._name = f"{script} {' '.join(arguments)}"
         self._seconds = seconds
-        command = [str(python()), str(_HERE / script), *arguments]
+        command = [*within, str(python()), str(_HERE / script), *arguments]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def measure(self) -> float:

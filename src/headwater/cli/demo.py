@@ -1,8 +1,9 @@
-"""`headwater demo`: a dataset, a training run through the loader, and a report, on this machine."""
+"""`headwater demo`: photos, training runs through the loader and through a link, and a report, here."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,31 +28,35 @@ def demo(
     seed: Annotated[int, typer.Option(min=0)] = 17,
     json: JsonFlag = False,
 ) -> None:
-    """Make photos, train a small network on them through the loader, resume once, write report.html."""
+    """Make photos, train on them through the loader and from a store behind a link, write report.html."""
     begun = time.perf_counter()
     photos = out / f"photos-{count}-{seed}"
     say(f"making {count:,} photos in {photos}")
     write_photos(photos, count=count, classes=_CLASSES, seed=seed, threads=available_cores())
     made_seconds = time.perf_counter() - begun
-    exhibit = _exhibit(photos, epochs=epochs, seed=seed)
+    exhibits = _exhibits(photos, out, epochs=epochs, seed=seed)
     report = out / "report.html"
-    write_page(report, [exhibit.chapter], title="Headwater on this machine")
+    chapters = [exhibit.chapter for exhibit in exhibits]
+    write_page(report, chapters, title="Headwater on this machine")
     seconds = {"photos": made_seconds, "all": time.perf_counter() - begun}
     if json:
-        print_json({"report": str(report), "photos": str(photos), "seconds": seconds, **exhibit.figures})
+        figures = {name: figure for exhibit in exhibits for name, figure in exhibit.figures.items()}
+        print_json({"report": str(report), "photos": str(photos), "seconds": seconds, **figures})
     else:
-        _print(exhibit.chapter, report, seconds["all"])
+        _print(chapters, report, seconds["all"])
 
 
-def _exhibit(photos: Path, *, epochs: int, seed: int) -> Exhibit:
+def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibit]:
     try:
-        from headwater.cli import exhibition
+        from headwater.cli.exhibition.loader import show_loader
+        from headwater.cli.exhibition.store import show_store
     except ImportError as error:
         raise MissingExtra(f"the demo needs torch ({error}); pip install 'headwater[torch]'") from error
-    return exhibition.show_loader(photos, epochs=epochs, seed=seed)
+    return [show_loader(photos, epochs=epochs, seed=seed), show_store(photos, out / "store", seed=seed)]
 
 
-def _print(chapter: Chapter, report: Path, seconds: float) -> None:
-    if chapter.table is not None:
-        print_table(chapter.table.columns, chapter.table.rows)
+def _print(chapters: Sequence[Chapter], report: Path, seconds: float) -> None:
+    for chapter in chapters:
+        if chapter.table is not None:
+            print_table(chapter.table.columns, chapter.table.rows, title=chapter.title)
     print(f"{report} written; {seconds:.0f} s in all")

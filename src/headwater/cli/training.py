@@ -91,12 +91,18 @@ class ResumeProof:
         resumed.load_state_dict(self.state)
         differing = compared = 0
         for ours, theirs in zip(self.batches, resumed, strict=False):
-            for one, other in (
-                (ours.ids, theirs.ids),
-                (ours.targets, theirs.targets),
-                (ours.inputs, theirs.inputs),
-            ):
-                left, right = (tensor.contiguous().view(torch.uint8) for tensor in (one, other))
-                differing += int((left != right).sum()) if left.shape == right.shape else left.numel()
-                compared += left.numel()
+            found = differing_bytes(ours, theirs)
+            differing, compared = differing + found[0], compared + found[1]
         return differing, compared
+
+
+def differing_bytes(ours: Batch, theirs: Batch) -> tuple[int, int]:
+    """Bytes of ids, labels and pixels that differ, and bytes compared."""
+    differing = compared = 0
+    pairs = ((ours.ids, theirs.ids), (ours.targets, theirs.targets), (ours.inputs, theirs.inputs))
+    for one, other in pairs:
+        left, right = (tensor.contiguous().view(torch.uint8) for tensor in (one, other))
+        same = one.dtype == other.dtype and left.shape == right.shape
+        differing += int((left != right).sum()) if same else max(left.numel(), right.numel())
+        compared += left.numel()
+    return differing, compared

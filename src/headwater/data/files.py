@@ -23,7 +23,7 @@ from headwater.errors import DatasetError, DatasetNotFound, DatasetStale
 
 Buffer = bytes | memoryview | NDArray[np.uint8]
 
-_KEPT_BUFFERS = 8
+_KEPT_BUFFERS = 16
 
 LISTING = pa.schema([("path", pa.large_string()), ("size", pa.int64()), ("tag", pa.large_string())])
 """What `list_files` returns: a row per file, sorted by path; the tag changes when the file does."""

@@ -37,6 +37,7 @@ from headwater.plan.offload import Offload
 from headwater.store.dataset import Dataset
 
 _LOT_BYTES = 1 << 20
+_REQUEST_BYTES = 1 << 22  # what is read together from another machine: asking has a price of its own
 _HELD_BATCHES = 2  # that a training loop usually holds: the one it works on, and the last one
 
 
@@ -269,9 +270,10 @@ class DataLoader:
             return Bounds(batches=1, bytes=prefetch_bytes, lot=self.batch_size)
         sizes = self.dataset.index.sizes
         mean = max(1.0, float(np.mean(sizes[:: max(1, len(sizes) // 1000)])))
-        threads = 1 if self.dataset.store.remote else max(self.num_workers, self.dataset.store.readers)
-        share = math.ceil(self.batch_size / threads)  # a request to a store is worth a whole batch
-        lot = max(1, min(share, int(_LOT_BYTES / mean)))
+        remote = self.dataset.store.remote
+        threads = 1 if remote else max(self.num_workers, self.dataset.store.readers)
+        share = math.ceil(self.batch_size / threads)
+        lot = max(1, min(share, int((_REQUEST_BYTES if remote else _LOT_BYTES) / mean)))
         busy = 2 * max(self.num_workers, self.dataset.store.readers) * lot
         return Bounds(
             batches=max(prefetch_factor, math.ceil(busy / self.batch_size)), bytes=prefetch_bytes, lot=lot

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headwater.measure.stats import Stats
 from headwater.report.page import Chapter, Figure, Sheet, Table
+from headwater.report.plots import axes, floats
 
 _RATE_POINTS = 120
 
@@ -72,52 +73,43 @@ def _rate(run: TrainingRun) -> Figure:
     seconds = np.array([0.0, *(step.seconds for step in run.steps)])[::every]
     served = np.cumsum([0, *(step.samples for step in run.steps)])[::every]
     rates = np.diff(served) / np.maximum(np.diff(seconds), 1e-9)
-    trace = {"x": _floats(seconds[1:]), "y": _floats(rates), "mode": "lines", "name": "images/s"}
-    return Figure("Images per second over time", [trace], _axes("seconds", "images per second"))
+    trace = {"x": floats(seconds[1:]), "y": floats(rates), "mode": "lines", "name": "images/s"}
+    return Figure("Images per second over time", [trace], axes("seconds", "images per second"))
 
 
 def _loss(run: TrainingRun) -> Figure:
-    trace = {"y": _floats([step.loss for step in run.steps]), "mode": "lines", "name": "training loss"}
-    return Figure("Loss", [trace], _axes("step", "cross-entropy"))
+    trace = {"y": floats([step.loss for step in run.steps]), "mode": "lines", "name": "training loss"}
+    return Figure("Loss", [trace], axes("step", "cross-entropy"))
 
 
 def _accuracy(run: TrainingRun) -> Figure:
     training = {
-        "y": _floats([step.accuracy for step in run.steps]),
+        "y": floats([step.accuracy for step in run.steps]),
         "mode": "lines",
         "name": "training batch",
         "opacity": 0.6,
     }
     validation = {
         "x": list(run.epoch_ends),
-        "y": _floats(run.validation),
+        "y": floats(run.validation),
         "mode": "lines+markers",
         "name": "validation",
     }
-    return Figure("Accuracy", [training, validation], _axes("step", "share right"))
+    return Figure("Accuracy", [training, validation], axes("step", "share right"))
 
 
 def _seconds(stats: Stats) -> Figure:
     """Waits are wall time of the training loop, work is summed over threads."""
     traces = [
-        {"type": "bar", "x": list(seconds), "y": _floats(list(seconds.values())), "name": name}
+        {"type": "bar", "x": list(seconds), "y": floats(list(seconds.values())), "name": name}
         for name, seconds in (("loop waited", stats.wait_seconds), ("threads worked", stats.work_seconds))
     ]
-    return Figure("Seconds by cause", traces, {**_axes("stage", "seconds"), "barmode": "group"})
+    return Figure("Seconds by cause", traces, {**axes("stage", "seconds"), "barmode": "group"})
 
 
 def _sizes(sizes: NDArray[np.int64]) -> Figure:
     """Binned here, so that a million files make a small page."""
     counts, edges = np.histogram(sizes / 1e3, bins=40)
     middles = (edges[1:] + edges[:-1]) / 2
-    trace = {"type": "bar", "x": _floats(middles), "y": counts.tolist(), "name": "files"}
-    return Figure("File sizes", [trace], {**_axes("kB", "files"), "bargap": 0.05})
-
-
-def _axes(x: str, y: str) -> dict[str, object]:
-    return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, "rangemode": "tozero"}}
-
-
-def _floats(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
-    """Six digits are more than a plot shows."""
-    return [float(f"{value:.6g}") for value in values]
+    trace = {"type": "bar", "x": floats(middles), "y": counts.tolist(), "name": "files"}
+    return Figure("File sizes", [trace], {**axes("kB", "files"), "bargap": 0.05})

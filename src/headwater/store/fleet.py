@@ -1,11 +1,12 @@
-"""Several stores with disjoint samples are one store: one index over all, and requests that go out side by side.
+"""Several stores with disjoint samples are one store: one index over all, requests that go out side by side.
 
-What belongs here: which store has which position, and how parts of an answer become one. Stores that hold
-the same samples are replicas of one remote store, which is the business of `client/`.
+What belongs here: how indexes become one, which store has which position, and how parts of an answer are
+joined. Stores that hold the same samples are replicas of one remote store: the business of `client/`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,17 +17,20 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.forks import renew_in_children
+from headwater.data.index import Index
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Daemons
 from headwater.engine.fetching import Fetched, Reader, Wanted
-from headwater.errors import DatasetError, StoreLost, WrongUse
+from headwater.errors import DatasetError, IdCollision, StoreLost, WrongUse
 from headwater.plan.offload import Offload
 from headwater.store.base import Positions, Store
 from headwater.store.client.errand import Abandoned
-from headwater.store.union import unite
+
+log = logging.getLogger("headwater")
 
 T = TypeVar("T")
 
@@ -55,7 +59,7 @@ class ShardedStore:
             raise WrongUse("a fleet of no stores; name at least one")
         self.stores = tuple(sorted(stores, key=lambda store: store.index.version))
         self.names = tuple(store.uri.replace("\n", ", ") for store in self.stores)
-        self.index = unite([store.index for store in self.stores], self.names)
+        self.index = _unite([store.index for store in self.stores], self.names)
         self._begins = np.cumsum([0, *(len(store.index) for store in self.stores)])[:-1]
         self._lanes = _Lanes([store.readers for store in self.stores])
         self._fields: tuple[int, frozenset[str]] | None = None
@@ -85,7 +89,9 @@ class ShardedStore:
         return sizes
 
     def read(self, positions: Positions) -> Sequence[Any]:
-        answers = self.spread(self.divide(positions), lambda part: self.stores[part.store].read(part.positions))
+        answers = self.spread(
+            self.divide(positions), lambda part: self.stores[part.store].read(part.positions)
+        )
         return _scatter(len(positions), answers)
 
     def read_heads(self, positions: Positions, length: int) -> Sequence[Any]:
@@ -145,7 +151,8 @@ class ShardedStore:
     def check_fields(self, part: Part, fields: Iterable[str]) -> None:
         """Raise if another store hands over other fields, which would give batches of differing shapes."""
         names = frozenset(fields)
-        self._fields = first, known = self._fields or (part.store, names)
+        first, known = self._fields or (part.store, names)
+        self._fields = first, known
         if names != known:
             raise DatasetError(
                 f"store {self.names[first]} hands over {_listed(known)}, store {self.names[part.store]} "
@@ -160,7 +167,7 @@ class ShardedStore:
                 raise
             position = int(self._begins[part.store]) + error.position
             raise StoreLost(
-                f"{error}; position {error.position} of this store is {position} of {len(self.stores)} stores",
+                f"{error}; position {error.position} of this store is {position} of the dataset",
                 store=error.store,
                 dataset=error.dataset,
                 position=position,
@@ -314,3 +321,91 @@ def _join(count: int, answers: Sequence[tuple[Part, Fetched]]) -> Fetched:
 
 def _listed(names: Iterable[str]) -> str:
     return f"fields {', '.join(sorted(names))}" if names else "no fields"
+
+
+def _unite(indexes: Sequence[Index], names: Sequence[str]) -> Index:
+    """The rows of all indexes, in this order; `names` tell them apart in errors.
+
+    Columns that some lack, or have with another type, are left out. Raises `DatasetError` where two
+    share ids, or where only some name their classes.
+    """
+    # An index without rows has neither classes nor columns, and must not take them from the others.
+    held = [place for place in range(len(indexes)) if len(indexes[place])] or [0]
+    indexes, names = [indexes[place] for place in held], [names[place] for place in held]
+    classes = _union_of_classes(indexes, names)
+    labels = [_renumber(index, classes, name) for index, name in zip(indexes, names, strict=True)]
+    try:
+        return Index.build(
+            pa.concat_arrays([index.keys for index in indexes]),
+            np.concatenate([index.sizes for index in indexes]),
+            labels=np.concatenate(labels),
+            classes=classes,
+            ids=np.concatenate([index.ids for index in indexes]),
+            columns=_shared_columns(indexes),
+            exact_sizes=all(index.exact_sizes for index in indexes),
+        )
+    except IdCollision as error:
+        _refuse_overlap(indexes, names)
+        raise DatasetError(f"an index holds an id twice: {error}") from error
+
+
+def _union_of_classes(indexes: Sequence[Index], names: Sequence[str]) -> tuple[str, ...]:
+    if len({index.classes for index in indexes}) == 1:
+        return indexes[0].classes
+    named = [bool(index.classes) for index in indexes]
+    if not all(named):
+        with_names, without = names[named.index(True)], names[named.index(False)]
+        raise DatasetError(
+            f"store {with_names} names its classes and store {without} has bare numbers or no labels; "
+            "label both the same way"
+        )
+    return tuple(sorted({name for index in indexes for name in index.classes}))
+
+
+def _renumber(index: Index, classes: tuple[str, ...], name: str) -> NDArray[np.int64]:
+    if index.classes == classes:
+        return index.labels
+    wrong = (index.labels < -1) | (index.labels >= len(index.classes))
+    if wrong.any():
+        raise DatasetError(
+            f"store {name} has label {index.labels[wrong][0]} and {len(index.classes)} classes, so it cannot "
+            "join stores with other classes; mend its labels"
+        )
+    place = {name: number for number, name in enumerate(classes)}
+    # A missing label is -1, which picks the appended -1.
+    table = np.array([*(place[name] for name in index.classes), -1], np.int64)
+    return table[index.labels]
+
+
+def _shared_columns(indexes: Sequence[Index]) -> dict[str, pa.Array]:
+    first, *others = indexes
+    found: dict[str, pa.Array] = {}
+    for name, column in first.columns.items():
+        if not all(name in other.columns and other.columns[name].type == column.type for other in others):
+            continue
+        try:
+            found[name] = pa.concat_arrays([index.columns[name] for index in indexes])
+        except pa.ArrowException as error:  # texts past 2 GiB, or more of them than their numbers can tell
+            log.warning("column %r cannot be joined over all stores and is left out: %s", name, error)
+    return found
+
+
+def _refuse_overlap(indexes: Sequence[Index], names: Sequence[str]) -> None:
+    """Raise for two indexes that share ids, naming both."""
+    ids = np.concatenate([index.ids for index in indexes])
+    order = np.argsort(ids, kind="stable")
+    (twins,) = np.nonzero(ids[order[1:]] == ids[order[:-1]])
+    ends = np.cumsum([len(index) for index in indexes])
+    one = np.searchsorted(ends, order[twins], side="right")
+    two = np.searchsorted(ends, order[twins + 1], side="right")
+    between = np.flatnonzero(one != two)
+    if not len(between):
+        return
+    first, second = int(one[between[0]]), int(two[between[0]])
+    shared = np.intersect1d(indexes[first].ids, indexes[second].ids, assume_unique=True)
+    key = indexes[first].key(int(indexes[first].position_of(shared[:1])[0]))
+    raise DatasetError(
+        f"stores {names[first]} and {names[second]} share {len(shared)} of their {len(indexes[first])} and "
+        f"{len(indexes[second])} samples, such as {key!r}; serve disjoint samples with unique keys (shards), "
+        "or the same dataset at both (replicas)"
+    )

@@ -91,9 +91,11 @@ class Secret:
         before = self._value
         try:
             self._value = _checked(self._file.read_text("ascii"), os.fspath(self._file))
-        except (OSError, UnicodeDecodeError) as error:
-            if before:
+        except (OSError, UnicodeDecodeError, WrongUse) as error:
+            if before:  # whoever renews the file may write it in two strokes
                 return False
+            if isinstance(error, WrongUse):
+                raise
             raise WrongUse(f"{self._file} cannot be read as a token: {type(error).__name__}") from error
         return self._value != before
 

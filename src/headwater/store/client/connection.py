@@ -39,6 +39,10 @@ class Passing(HeadwaterError):
     """A failure that may pass: the same request may be answered later, or by a replica."""
 
 
+class Later(Passing):
+    """The store itself asks to be asked again; its connection is sound."""
+
+
 class TimedOut(Passing):
     """No answer within the deadline."""
 
@@ -52,6 +56,7 @@ class Call:
         self.latency = 0.0
         self.reply: list[tuple[pa.RecordBatch, Any]] = []
         self.error: Exception | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
         self._answers = answers
         self._reader: Any = None
         self._cancelled = False
@@ -129,24 +134,30 @@ class Connection:
             call.error = translate(error, self.address)
             call._answers.put(call)
             return
-        call.run(client, ticket, self._call_options())
-        if isinstance(call.error, TimedOut):
-            self.renew(client)
+        call.headers = self.secret.headers
+        call.run(client, ticket, self._call_options(call.headers))
+        self._doubt(client, call.error)
 
     def _act(self, action: str, body: bytes, answer: Callable[[bytes | Exception], None]) -> None:
         client = None
         try:
             client = self._connect()
-            results = list(client.do_action(flight.Action(action, body), self._call_options()))
+            results = list(
+                client.do_action(flight.Action(action, body), self._call_options(self.secret.headers))
+            )
             answer(results[0].body.to_pybytes())
         except BaseException as error:
             known = translate(error, self.address)
-            if isinstance(known, TimedOut):
-                self.renew(client)
+            self._doubt(client, known)
             answer(known)
 
-    def _call_options(self) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=self.link.deadline_seconds, headers=self.secret.headers)
+    def _doubt(self, client: flight.FlightClient | None, error: Exception | None) -> None:
+        """Begin anew: both ends remember headers, and one that was altered on the way would stay so."""
+        if client is not None and error is not None and not isinstance(error, Later):
+            self.renew(client)
+
+    def _call_options(self, headers: list[tuple[bytes, bytes]]) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=self.link.deadline_seconds, headers=headers)
 
     def _connect(self) -> flight.FlightClient:
         with self._lock:
@@ -187,7 +198,7 @@ def _complaint(extra: bytes, address: Address) -> Exception:
     except HeadwaterError as error:
         return Passing(f"{address.place}: {error}")
     if complaint.retry:
-        return Passing(f"{address.place}: {complaint.text}")
+        return Later(f"{address.place}: {complaint.text}")
     kind = getattr(errors, complaint.kind, None)
     known = isinstance(kind, type) and issubclass(kind, HeadwaterError) and not issubclass(kind, Unreachable)
     made: Exception = kind(complaint.text) if known and kind is not None else HeadwaterError(complaint.text)

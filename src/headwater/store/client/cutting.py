@@ -17,7 +17,7 @@ from headwater.engine.chain import Chain
 from headwater.engine.fetching import Wanted
 from headwater.errors import SampleCorrupt, WrongUse
 from headwater.plan.offload import Offload
-from headwater.store.wire.catalogue import compare, digests, longest, said_once
+from headwater.store.wire.catalogue import combined, compare, digests, longest, said_once
 from headwater.store.wire.messages import ReadRequest, Welcome
 from headwater.store.wire.payloads import Parcel
 
@@ -60,6 +60,7 @@ class Cutting:
             names=[self.codec],
             steps=self.pipeline.spec(),
             offset=self.pipeline.offset,
+            digest=combined(self.pipeline, digests()),
         )
 
     def open(self, parcel: Parcel, wanted: Wanted) -> tuple[NDArray[np.uint8], list[Any], str]:

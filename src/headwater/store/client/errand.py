@@ -48,7 +48,7 @@ class Errand(Generic[T]):
         self._answers: SimpleQueue[Call | None] = SimpleQueue()
         self._calls: dict[Call, Replica] = {}
         self._abandoned = False
-        self._renewed = False
+        self._renewed = self._complained = False
 
     def abandon(self) -> None:
         """Wake whoever waits in `run`."""
@@ -68,6 +68,7 @@ class Errand(Generic[T]):
                 replica = self._drop(call)
                 answer = self._judge(call, replica)
                 if answer is not None:
+                    self._note_overtaken()
                     return answer[0]
                 if not self._calls:
                     self._send(())
@@ -121,6 +122,11 @@ class Errand(Generic[T]):
         self._pause(min(0.05, deadline), calls=True)
         return None
 
+    def _note_overtaken(self) -> None:
+        now = time.monotonic()
+        for call, replica in self._calls.items():
+            replica.overtaken(now - call.begun)
+
     def _drop(self, call: Call) -> Replica:
         replica = self._calls.pop(call)
         replica.window.leave(self._size)
@@ -145,11 +151,12 @@ class Errand(Generic[T]):
 
     def _forgive(self, error: Exception, call: Call, replica: Replica) -> None:
         """Raise unless the failure may pass."""
-        if isinstance(error, Refused) and not self._renewed and call.connection.secret.renew():
+        if isinstance(error, Refused) and not self._renewed and self._has_new_token(call):
             self._renewed = True
             return
         if not isinstance(error, Passing):
-            raise error
+            self._believe(error, replica)
+            return
         replica.failed(call.begun)
         if isinstance(error, TimedOut):
             replica.window.timed_out()
@@ -161,6 +168,20 @@ class Errand(Generic[T]):
             ) from error
         if isinstance(error, TimedOut) and self._divisible and len(self._replicas.all) == 1:
             raise TooSlow(str(error)) from error
+
+    def _believe(self, error: Exception, replica: Replica) -> None:
+        """Raise what a store complains of, but if it answered others well only when it says so twice.
+
+        A bit that was flipped on the way makes another request of one, or another token.
+        """
+        if self._complained or not replica.known:
+            raise error
+        self._complained = True
+
+    def _has_new_token(self, call: Call) -> bool:
+        """Another errand may have read the file already, while this one was under way with the old token."""
+        secret = call.connection.secret
+        return secret.renew() or secret.headers != call.headers
 
     def _pause(self, seconds: float, *, calls: bool = False) -> None:
         """Rest, but wake when abandoned, or (with `calls`) when a call has ended."""

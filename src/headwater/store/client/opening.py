@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
-from headwater import __version__
 from headwater.errors import DatasetNotFound, Incompatible, Unreachable, WrongUse
 from headwater.store.base import Store
 from headwater.store.client.address import Address, Secret
@@ -15,7 +15,7 @@ from headwater.store.client.link import Link
 from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages
-from headwater.store.wire.messages import PROTOCOLS, DatasetFacts, Hello, Welcome
+from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Welcome
 
 _REST_SECONDS = 0.2
 
@@ -28,6 +28,15 @@ def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bo
     if not uris:
         raise WrongUse("an empty list of stores; name at least one")
     connections = [Connection(Address.parse(uri), secret, link) for uri in uris]
+    with ExitStack() as failing:  # or whoever tries to open again and again gathers threads
+        for connection in connections:
+            failing.callback(connection.close)
+        store = _open_all(connections, progress=progress)
+        failing.pop_all()
+    return store
+
+
+def _open_all(connections: Sequence[Connection], *, progress: bool | None) -> Store:
     greeted = [(connection, greet(connection)) for connection in connections]
     versions: dict[str, list[tuple[Connection, Welcome, str]]] = {}
     for connection, welcome in greeted:
@@ -43,7 +52,7 @@ def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bo
 
 def greet(connection: Connection) -> Welcome:
     """Agree on a protocol; raises `Unreachable`, `Refused` or `Incompatible`."""
-    hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=__version__, client=""))
+    hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=VERSION, client=""))
     welcome: Welcome = messages.decode(Welcome, act(connection, "hello", hello))
     if welcome.protocol not in PROTOCOLS:
         raise Incompatible(

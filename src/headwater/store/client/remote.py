@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headwater import errors
+import headwater.errors as errors
 from headwater.data.index import Index
 from headwater.engine.chain import Chain
 from headwater.engine.fetching import Fetched, Reader, Wanted
@@ -51,7 +51,11 @@ class RemoteStore:
         self.replicas = replicas
         self.known = known
         self.client = uuid.uuid4().hex[:16]
-        self.retries = 0
+
+    @property
+    def retries(self) -> int:
+        """Requests that failed and were sent again, or that a replica answered instead."""
+        return sum(replica.failures for replica in self.replicas.all)
 
     @property
     def index(self) -> Index:
@@ -153,6 +157,7 @@ class RemoteReader:
             piece = Wanted(wanted.positions[places], wanted.ids[places], wanted.epoch)
             try:
                 found.append((int(places[0]), self._ask(piece, int(sizes[places].sum()), begun)))
+                begun = time.monotonic()  # an answer: the limit counts from here
             except TooSlow:
                 waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
         return [part for _, part in sorted(found, key=lambda entry: entry[0])]

@@ -14,6 +14,8 @@ from headwater.store.client.window import Window
 _FIRST_REST = 0.05
 _LONGEST_REST = 2.0
 _REMEMBERED = 64
+_LATELY_SECONDS = 10.0  # after which a store that was slow may be tried again
+_UNKNOWN = 1e-3
 _SLOW = 2.0  # times the slowest usual answer, after which a second store is asked
 _LEAST_SLOW = 0.05
 _MOST_HEDGED = 0.1  # of all requests
@@ -27,9 +29,12 @@ class Replica:
         link = connection.link
         self.window = Window(link.in_flight_bytes, deadline_seconds=link.deadline_seconds, clock=clock)
         self.under_way = 0
+        self.failures = 0
+        """Requests that were not answered, in all."""
         self._clock = clock
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self._failures = 0
+        self._lately: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)  # when, and how long it took
+        self._in_a_row = 0
         self._failed_at = -float("inf")
         self.rests_until = -float("inf")
 
@@ -37,23 +42,36 @@ class Replica:
     def name(self) -> str:
         return self.connection.address.place
 
+    @property
+    def known(self) -> bool:
+        """Whether it ever answered."""
+        return bool(self._seconds)
+
     def answered(self, seconds: float) -> None:
         self._seconds.append(seconds)
-        self._failures, self.rests_until = 0, -float("inf")
+        self._lately.append((self._clock(), seconds))
+        self._in_a_row, self.rests_until = 0, -float("inf")
+
+    def overtaken(self, seconds: float) -> None:
+        """A replica answered first. Else a store that is never waited for would never be known as slow."""
+        self._lately.append((self._clock(), seconds))
 
     def failed(self, sent_at: float) -> None:
         """Rest, longer each time; requests that were sent before the last failure tell nothing new."""
+        self.failures += 1
         if sent_at < self._failed_at:
             return
-        rest = min(_LONGEST_REST, _FIRST_REST * 2.0**self._failures) * random.uniform(0.5, 1.0)
-        self._failures += 1
+        rest = min(_LONGEST_REST, _FIRST_REST * 2.0**self._in_a_row) * random.uniform(0.5, 1.0)
+        self._in_a_row += 1
         self._failed_at = self._clock()
         self.rests_until = self._failed_at + rest
 
     @property
     def usual_seconds(self) -> float:
-        """What an answer takes on average; 0 while unknown."""
-        return sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
+        """What an answer lately took on average; 0 while unknown."""
+        since = self._clock() - _LATELY_SECONDS
+        lately = [seconds for when, seconds in list(self._lately) if when >= since]
+        return sum(lately) / len(lately) if lately else 0.0
 
     @property
     def slow_after(self) -> float:
@@ -84,7 +102,7 @@ class Replicas:
             ready = [replica for replica in able if replica.rests_until <= now]
             if ready:
                 self._asked += 1
-                return min(ready, key=lambda r: (r.under_way + 1) * max(r.usual_seconds, 1e-3)), 0.0
+                return _quickest(ready), 0.0
             soonest = min((replica.rests_until for replica in able), default=now)
             return None, max(0.0, soonest - now)
 
@@ -100,6 +118,11 @@ class Replicas:
         return found
 
     @property
+    def asked(self) -> int:
+        """Requests that were sent, in all."""
+        return self._asked
+
+    @property
     def hedged(self) -> int:
         """Requests that a second store was asked as well."""
         return self._hedged
@@ -111,3 +134,11 @@ class Replicas:
     def close(self) -> None:
         for replica in self.all:
             replica.connection.close()
+
+
+def _quickest(ready: Sequence[Replica]) -> Replica:
+    """The one whose answer should come first; one that is not known is taken to be as quick as the best."""
+    usual = [replica.usual_seconds for replica in ready]
+    best = min((seconds for seconds in usual if seconds), default=_UNKNOWN)
+    waits = [(r.under_way + 1) * (seconds or best) for r, seconds in zip(ready, usual, strict=True)]
+    return ready[waits.index(min(waits))]

@@ -1,7 +1,9 @@
 """How much may be asked for at once: what the link holds on its way, and a little more.
 
 Twice the bandwidth-delay product keeps a link full while replies are not evenly spaced; a few requests are
-always allowed, so that the store has work while a reply is on its way. More would only wait in a queue.
+always allowed, so that the store has work while a reply is on its way. More would only wait in a queue. The
+queue itself adds to the latency that is seen, so a bound in time comes on top: no more than arrives within
+half a deadline.
 """
 
 from __future__ import annotations
@@ -10,15 +12,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
 
 _REQUESTS = 4
 _REMEMBERED_SECONDS = 10.0
+_SLICE_SECONDS = 0.1
+_FEW = 8  # slices whose halves would tell more of chance than of the link
 _FIRST_REQUEST = 1 << 20
 _LEAST_REQUEST = 1 << 14
 
 
+@dataclass(slots=True)
+class _Slice:
+    """Replies that ended at about the same time, so that thousands of small ones cost no more than a few."""
+
+    begun: float
+    ended: float
+    bytes: int
+    latency: float
+
+
 class Window:
-    """Bytes under way on one link. Safe to use from many threads."""
+    """Bytes under way on one link. Safe to use from many threads, which enter in the order they came."""
 
     def __init__(
         self, most: int, *, deadline_seconds: float, clock: Callable[[], float] = time.monotonic
@@ -28,18 +44,26 @@ class Window:
         self._clock = clock
         self._room = threading.Condition()
         self._held = self._requests = 0
-        self._seen: deque[tuple[float, int, float]] = deque()  # when a reply ended, its bytes, its latency
+        self._queue: deque[object] = deque()  # who waits: without an order, small requests starve a large one
+        self._seen: deque[_Slice] = deque()
+        self._rate = 0.0
         self._slowed = float(_FIRST_REQUEST * _REQUESTS)
 
     def enter(self, size: int, abandoned: Callable[[], bool]) -> bool:
         """Wait until `size` more bytes may be asked for; False if nobody wants them any more."""
+        place = object()
         with self._room:
-            self._room.wait_for(lambda: abandoned() or self._fits(size))
-            if abandoned():
-                return False
-            self._held += size
-            self._requests += 1
-            return True
+            self._queue.append(place)
+            try:
+                self._room.wait_for(lambda: abandoned() or (self._queue[0] is place and self._fits(size)))
+                if abandoned():
+                    return False
+                self._held += size
+                self._requests += 1
+                return True
+            finally:
+                self._queue.remove(place)
+                self._room.notify_all()
 
     def leave(self, size: int) -> None:
         with self._room:
@@ -56,9 +80,8 @@ class Window:
         """A reply of `size` bytes ended now; its first word came after `latency` seconds."""
         now = self._clock()
         with self._room:
-            self._seen.append((now, size, latency))
-            while self._seen and now - self._seen[0][0] > _REMEMBERED_SECONDS:
-                self._seen.popleft()
+            self._remember(now, size, latency)
+            self._rate = self._measure()
             self._slowed = min(self._slowed * 1.05, float(self._most))
 
     def timed_out(self) -> None:
@@ -70,7 +93,7 @@ class Window:
     def rate(self) -> float:
         """Bytes per second that came lately; 0 while unknown."""
         with self._room:
-            return self._rate()
+            return self._rate
 
     @property
     def target(self) -> int:
@@ -82,8 +105,7 @@ class Window:
     def request_bytes(self) -> int:
         """What one request should ask for, so that it ends well before its deadline."""
         with self._room:
-            rate = self._rate()
-            within = rate * self._deadline / (2 * _REQUESTS) if rate else _FIRST_REQUEST
+            within = self._rate * self._deadline / (2 * _REQUESTS) if self._rate else _FIRST_REQUEST
             return int(max(_LEAST_REQUEST, min(within, max(self._slowed, _LEAST_REQUEST), self._most)))
 
     def _fits(self, size: int) -> bool:
@@ -92,18 +114,29 @@ class Window:
         return self._requests < _REQUESTS or self._held + size <= self._target()
 
     def _target(self) -> int:
-        if not self._seen:
-            return min(self._most, _REQUESTS * _FIRST_REQUEST)
-        latency = min(latency for _, _, latency in self._seen)
-        return min(self._most, int(2 * self._rate() * latency))
+        if not self._rate:
+            return min(self._most, int(self._slowed))
+        latency = min(seen.latency for seen in self._seen)
+        return min(self._most, int(self._rate * min(2 * latency, self._deadline / 2)))
 
-    def _rate(self) -> float:
-        """The best rate over two adjacent halves of what is remembered."""
+    def _remember(self, now: float, size: int, latency: float) -> None:
+        last = self._seen[-1] if self._seen else None
+        if last is not None and now - last.begun < _SLICE_SECONDS:
+            last.ended, last.bytes, last.latency = now, last.bytes + size, min(last.latency, latency)
+        else:
+            self._seen.append(_Slice(now, now, size, latency))
+        while now - self._seen[0].ended > _REMEMBERED_SECONDS:
+            self._seen.popleft()
+
+    def _measure(self) -> float:
+        """The rate over all that is remembered, or over its better half: the trainer may have paused."""
         if len(self._seen) < 2:
             return 0.0
-        first, last = self._seen[0][0], self._seen[-1][0]
+        # What came in a slice came since the end of the one before it.
+        first, last = self._seen[0].ended, self._seen[-1].ended
         middle = (first + last) / 2
         halves = [0, 0]
-        for when, size, _ in self._seen:
-            halves[when > middle] += size
-        return max(halves) / max((last - first) / 2, 1e-3)
+        for seen in islice(self._seen, 1, None):
+            halves[seen.ended > middle] += seen.bytes
+        best = sum(halves) if len(self._seen) < _FEW else 2 * max(halves)
+        return best / max(last - first, 1e-3)

@@ -127,10 +127,11 @@ class Desk:
         return Parcel(ids, made.payloads, errors, fields, made.facts, made.drawn)
 
     def _fetch(self, request: ReadRequest, store: LocalStore, positions: NDArray[np.int64]) -> Fetched:
-        if request.heads:
-            return fetch_files(_Heads(store, request.heads), positions)
-        sizes = store.sizes(positions)
         cap = min(self.limits.bytes, self.budget.request_bytes)
+        if request.heads:
+            heads = _Heads(store, min(request.heads, cap), fields=request.fields)
+            return fetch_files(heads, positions)
+        sizes = store.sizes(positions)
         if sizes.max(initial=0) <= cap:
             return fetch_files(store if request.fields else _Files(store), positions)
         return _without(
@@ -174,12 +175,15 @@ class _Files:
 
 
 class _Heads(_Files):
-    def __init__(self, store: LocalStore, length: int) -> None:
+    def __init__(self, store: LocalStore, length: int, *, fields: bool) -> None:
         super().__init__(store)
-        self._length = length
+        self._length, self._fields = length, fields
 
     def read(self, positions: NDArray[np.int64]) -> Sequence[Any]:
         return self._store.read_heads(positions, self._length)
+
+    def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]:
+        return self._store.read_fields(positions) if self._fields else {}
 
 
 def _without(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from headwater.engine.budget import Cores, Turn
 from headwater.errors import SampleCorrupt, WrongUse
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.workers import Done, Work, Workers, WorkersFailed
-from headwater.store.wire.catalogue import longest
+from headwater.store.wire.catalogue import combined, longest
 from headwater.store.wire.messages import ReadRequest
 from headwater.store.wire.payloads import FACTS, Parcel
 
@@ -29,6 +29,8 @@ _CHUNK = 16  # samples that are admitted and run together
 _PATIENCE = 0.05  # seconds that a chunk waits for cores before it goes out raw
 _FIRST_GUESS = 2e-8  # CPU seconds per byte of a file, until something was measured
 _LEARN = 0.2
+_MOST_STEPS = 8
+_MOST_EDGE = 65_535  # pixels; to make a longer one of a small picture takes many seconds
 
 
 @dataclass
@@ -56,8 +58,9 @@ class Prefix:
     ) -> Made:
         """Every sample up to its cut, or as far as this store can go exactly, or not at all."""
         pipeline = self._pipeline(request)
-        reach = longest(pipeline, frozenset(self._workers.catalogue))
+        reach = self._reach(pipeline, request)
         cuts = np.minimum(np.frombuffer(request.cuts, np.uint8), reach)
+        cuts[cuts > _modest(request.steps)] = 0
         codecs = _codec_names(request, len(ids))
         made = Made(list(files), np.zeros(len(ids), FACTS), [b""] * len(ids))
         (wanted,) = np.nonzero((cuts > 0) & np.array([file is not None for file in files]))
@@ -75,6 +78,12 @@ class Prefix:
             if done is not None:
                 self._take(made, done, work, places, request, turn)
         return made
+
+    def _reach(self, pipeline: Pipeline, request: ReadRequest) -> int:
+        """How far this store may go: not at all if it would not do exactly what the client expects."""
+        if request.digest != combined(pipeline, self._workers.catalogue) or set(request.names) - set(CODECS):
+            return 0
+        return longest(pipeline, frozenset(self._workers.catalogue))
 
     def count(
         self, parcel: Parcel, request: ReadRequest, lengths: NDArray[np.int64], sizes: NDArray[np.int64]
@@ -113,7 +122,8 @@ class Prefix:
             reserved.settle(done.cpu_seconds)
         self._broken = False
         with self._lock:
-            measured = done.cpu_seconds / max(size, 1)
+            # A worker's first chunk also loads libraries: one chunk alone does not teach much.
+            measured = min(done.cpu_seconds / max(size, 1), 2 * self._seconds_per_byte)
             self._seconds_per_byte += _LEARN * (measured - self._seconds_per_byte)
         return done
 
@@ -144,6 +154,8 @@ class Prefix:
         key = msgspec.msgpack.encode([request.steps, request.offset])
         found = self._pipelines.get(key)
         if found is None:
+            if not all(isinstance(step.get("name"), str) for step in request.steps):
+                raise WrongUse("a step without a name; each step is a name and parameters")
             found = Pipeline.from_spec(request.steps, catalogue(), offset=request.offset)
             with self._lock:
                 if len(self._pipelines) >= 256:
@@ -152,11 +164,23 @@ class Prefix:
         return found
 
 
+def _modest(steps: Sequence[Mapping[str, Any]]) -> int:
+    """How many leading steps a store runs for anybody.
+
+    Beyond that, one request could keep a worker busy until it is taken for hung, and the sample that it was
+    at would be quarantined for everybody.
+    """
+    large = (place for place, step in enumerate(steps) if any(map(_is_large, step.values())))
+    return min(_MOST_STEPS, next(large, len(steps)))
+
+
+def _is_large(value: object) -> bool:
+    numbers = value if isinstance(value, list) else [value]
+    return any(isinstance(number, int) and number > _MOST_EDGE for number in numbers)
+
+
 def _codec_names(request: ReadRequest, count: int) -> list[str]:
     numbers = np.frombuffer(request.codecs, np.uint8)
     if numbers.max(initial=0) >= len(request.names):
         raise WrongUse(f"codec {numbers.max()} of {len(request.names)} named ones")
-    unknown = sorted(set(request.names) - set(CODECS))
-    if unknown:
-        raise WrongUse(f"codec {unknown[0]!r} is not known here; known: {', '.join(CODECS)}")
     return [request.names[number] for number in numbers.tolist()]

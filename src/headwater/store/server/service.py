@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 from headwater.engine.budget import Busy, Gone
 from headwater.errors import HeadwaterError, Incompatible, Refused
 from headwater.store.server.audit import AuditLog
-from headwater.store.server.desk import Desk, complain
+from headwater.store.server.desk import Desk
 from headwater.store.server.guard import Caller, Guard
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.peers import host_of
@@ -39,6 +39,9 @@ log = logging.getLogger("headwater")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_TEXT_BYTES = 1000
+"""Of an error: a client's gRPC drops a reply whose headers are long, and then reports a lost link."""
+
 BLOCKS = pa.schema([pa.field("start", pa.int64(), nullable=False)])
 
 
@@ -51,6 +54,9 @@ class _Headers(flight.ServerMiddleware):  # type: ignore[misc]
 
 class _HeadersFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _Headers:
+        if info.method == flight.FlightMethod.GET_SCHEMA:
+            # Alone among the methods, pyarrow's own code sends the traceback of whatever this one raises.
+            raise flight.FlightUnauthorizedError("this store shows nobody a schema")
         given = headers.get("authorization") or [None]
         return _Headers(given[0] if isinstance(given[0], str) else None)
 
@@ -76,11 +82,17 @@ def translate(error: Exception) -> Any:
         text = str(error)
         return flight.FlightServerError(text, messages.encode(Complaint("Busy", text, retry=True)))
     if isinstance(error, HeadwaterError):
-        return flight.FlightServerError(str(error)[:4096], complain(error))
+        text = clip(str(error))
+        return flight.FlightServerError(text, messages.encode(Complaint(type(error).__name__, text)))
     reference = os.urandom(4).hex()
     log.error("a request failed (%s)", reference, exc_info=error)
     text = f"the store failed; its log says why at {reference}"
     return flight.FlightServerError(text, messages.encode(Complaint("HeadwaterError", text, retry=True)))
+
+
+def clip(text: str) -> str:
+    """As much of it as fits where gRPC carries it, twice, and with each byte written as three."""
+    return text if len(text) * 4 <= _TEXT_BYTES else text.encode()[:_TEXT_BYTES].decode(errors="ignore")
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]
@@ -174,7 +186,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     @_at_the_edge
     def get_schema(self, context: flight.ServerCallContext, descriptor: Any) -> Any:
-        self._offer_nothing(context)
+        self._offer_nothing(context)  # never reached: `_HeadersFactory` refuses it
 
     @_at_the_edge
     def do_put(self, context: flight.ServerCallContext, descriptor: Any, reader: Any, writer: Any) -> None:

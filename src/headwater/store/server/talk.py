@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headwater import __version__
 from headwater.data.codecs import CODECS
 from headwater.data.pipeline import library_versions
 from headwater.errors import HeadwaterError, Incompatible
@@ -17,7 +16,7 @@ from headwater.store.server.desk import Desk
 from headwater.store.server.guard import Caller
 from headwater.store.server.workers import Workers
 from headwater.store.wire import messages
-from headwater.store.wire.messages import PROTOCOLS, DatasetFacts, Hello, Release, Welcome
+from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Release, Welcome
 from headwater.store.wire.pages import content_of
 
 
@@ -50,7 +49,7 @@ class Talk:
         """Everything that `headwater top` shows."""
         budget = self._desk.budget
         return {
-            "version": __version__,
+            "version": VERSION,
             "uptime_seconds": self.uptime,
             **self.health(),
             "datasets": {
@@ -103,13 +102,13 @@ class Talk:
         common = sorted(set(hello.protocols) & set(PROTOCOLS))
         if not common:
             raise Incompatible(
-                f"store {__version__} speaks protocols {list(PROTOCOLS)}, client {hello.version} "
+                f"store {VERSION} speaks protocols {list(PROTOCOLS)}, client {hello.version} "
                 f"{sorted(hello.protocols)[:8]}; upgrade the older one"
             )
         budget = self._desk.budget
         return Welcome(
             protocol=common[-1],
-            version=__version__,
+            version=VERSION,
             catalogue=dict(self._workers.catalogue),
             libraries=library_versions(),
             codecs=list(CODECS),

@@ -45,6 +45,8 @@ from headwater.store.server.frames import (
 from headwater.store.wire.catalogue import LIBRARIES, digests
 
 _SET_PARENT_DEATH_SIGNAL = 1
+_MOST_MEMORY = 1 << 30  # bytes for Python, torch and small pictures
+_PIXEL_MEMORY = 48  # bytes for each pixel of the largest picture: it, what is made of it, and codecs' own
 _MOST_WRITTEN = 1 << 20  # bytes of any file, and so of what it can say on stderr
 
 
@@ -131,6 +133,7 @@ def main() -> None:
     link, arena = socket.socket(fileno=int(sys.argv[-2])), Arena(int(sys.argv[-1]))
     with link, suppress(EOFError, ConnectionError):
         setup = receive(link, Setup)
+        _bound_memory(setup.limits)
         send(link, Hello(digests() if setup.digests else {}))
         catalogue = steps.catalogue()
         while True:
@@ -147,6 +150,12 @@ def _settle_in() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold other people's pictures
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_WRITTEN, _MOST_WRITTEN))
     faulthandler.enable()
+
+
+def _bound_memory(limits: Limits) -> None:
+    """So that no combination of steps takes more than its sample could need: it fails, and goes out raw."""
+    most = _MOST_MEMORY + _PIXEL_MEMORY * limits.pixels
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _answer(job: Job, arena: Arena, limits: Limits, catalogue: Mapping[str, type[Step]]) -> Reply | Fault:

@@ -166,7 +166,7 @@ class Workers:
 
     @contextmanager
     def _gather(self) -> Iterator[list[Child]]:
-        """All of them, when nobody uses one. By one thread at a time: two would wait for each other's half."""
+        """All of them, once nobody uses one. One thread at a time: two would wait for each other's half."""
         with self._gathering:
             children = [self._idle.get() for _ in self._children]
             try:

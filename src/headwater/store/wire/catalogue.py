@@ -108,6 +108,13 @@ def longest(pipeline: Pipeline, agreed: frozenset[str]) -> int:
     return next((cut for cut, name in enumerate(names) if name not in agreed), len(names))
 
 
+def combined(pipeline: Pipeline, known: Mapping[str, str]) -> str:
+    """One digest of all steps of a pipeline, as a side with these digests runs them."""
+    names = sorted({step.name for step in pipeline.steps})
+    text = "\n".join(f"{name} {known.get(name, 'none')}" for name in names)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def said_once(store: str, comparison: Comparison) -> str:
     """One line for a warning; empty where there is nothing to say."""
     reasons = [f"{name} ({reason})" for name, reason in sorted(comparison.reasons.items())]

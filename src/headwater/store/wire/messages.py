@@ -6,12 +6,14 @@ are `hello`, `status`, `health` and `release`.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import msgspec
 
 from headwater.errors import HeadwaterError, WrongUse
 
+VERSION = version("headwater")
 PROTOCOLS = (1,)
 """Versions of the protocol that this build speaks, newest last."""
 MOST_TICKET_BYTES = 1 << 20
@@ -71,7 +73,9 @@ class ReadRequest(Message, frozen=True, tag="read"):
     """Samples by id, each up to its cut and in its codec.
 
     `ids` are int64 and `cuts` and `codecs` bytes, one per sample; empty means that all are wanted as the
-    files they are. A codec is a place in `names`. `heads` asks for the first bytes of the files only.
+    files they are. A codec is a place in `names`. `digest` is that of `steps` as the client runs them: a store
+    that runs them otherwise, because it was replaced since the greeting, answers with files. `heads` asks for
+    the first bytes of the files only.
     """
 
     dataset: Name
@@ -85,6 +89,7 @@ class ReadRequest(Message, frozen=True, tag="read"):
     names: Annotated[list[Name], msgspec.Meta(max_length=64)] = []
     steps: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=255)] = []
     offset: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    digest: Name = ""
     heads: Count = 0
     fields: bool = False
 

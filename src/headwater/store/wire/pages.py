@@ -55,9 +55,10 @@ def check_page(batch: pa.RecordBatch, digest: bytes, start: int) -> None:
     """Raises `Damaged` if this is not the page that was sent."""
     try:
         batch.validate(full=True)
-    except pa.ArrowException as error:
+        found = _digest(batch, start)
+    except (pa.ArrowException, ValueError) as error:  # a name that is no text is a ValueError
         raise Damaged(f"a page of the index cannot be used: {error}") from error
-    if _digest(batch, start) != digest:
+    if found != digest:
         raise Damaged(f"the page of the index from row {start} has a wrong digest")
 
 
@@ -69,7 +70,14 @@ def read_header(batch: pa.RecordBatch) -> IndexHeader:
 
 
 def join_pages(pages: Sequence[pa.RecordBatch], header: IndexHeader) -> Index:
-    """The index of the pages. Raises `Damaged` if they are not all there."""
+    """The index of the pages. Raises `Damaged` if they are not all there, or are no pages of one index."""
+    try:
+        return _join(pages, header)
+    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+        raise Damaged(f"the pages of the index do not fit together: {error}") from error
+
+
+def _join(pages: Sequence[pa.RecordBatch], header: IndexHeader) -> Index:
     table = pa.Table.from_batches([page.replace_schema_metadata(None) for page in pages]).combine_chunks()
     if len(table) != header.rows:
         raise Damaged(f"{len(table)} rows of an index of {header.rows}")

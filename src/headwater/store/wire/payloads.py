@@ -136,8 +136,8 @@ def encode_fields(fields: Mapping[str, Sequence[object]], place: int) -> bytes:
 
 def decode_fields(data: bytes) -> dict[str, object]:
     try:
-        found: dict[str, object] = msgspec.msgpack.decode(data, ext_hook=_decode_array)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        found = msgspec.msgpack.decode(data, type=dict[str, object], ext_hook=_decode_array)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise Damaged(f"fields that cannot be read: {error}") from error
     return found
 

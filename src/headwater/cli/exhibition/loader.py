@@ -1,8 +1,7 @@
-"""What the demo shows of each part: it runs the part and makes its chapter. So far: the loader."""
+"""The demo's first chapter: a network trained on local photos through the loader."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from headwater import transforms
+from headwater.cli.exhibition import Exhibit
 from headwater.cli.printing import say
 from headwater.cli.training import ResumeProof, Trainer, evaluate, small_network
 from headwater.data.pipeline import Pipeline
 from headwater.errors import HeadwaterError
 from headwater.loader import Batch, DataLoader
-from headwater.report import Chapter, Sheet
+from headwater.report import Sheet
 from headwater.report.loader import TrainingRun, loader_chapter
 from headwater.report.pictures import contact_sheet, to_pixels
 from headwater.store import Dataset, open
@@ -30,14 +30,6 @@ decoded, cropped, flipped and normalised by hw.DataLoader on this machine's core
 
 In the middle of an epoch the loader's state was saved, and a second loader, with one thread instead of all,
 went on from it. Its batches were compared with those of the run that was not interrupted, byte for byte."""
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """A chapter for people, and its figures for programs."""
-
-    chapter: Chapter
-    figures: dict[str, Any]
 
 
 def show_loader(photos: Path, *, epochs: int, seed: int) -> Exhibit:
@@ -81,7 +73,12 @@ def _train_epoch(trainer: Trainer, loader: DataLoader, proof: ResumeProof | None
 
 
 def _training_loader(data: Dataset, seed: int, workers: int | None = None) -> DataLoader:
-    transform = transforms.Compose(
+    return DataLoader(data, training_steps(), batch_size=_BATCH, shuffle=True, seed=seed, num_workers=workers)
+
+
+def training_steps() -> Pipeline:
+    """What the demo's photos go through before the network sees them."""
+    return transforms.Compose(
         [
             transforms.RandomResizedCrop(_PIXELS, scale=(0.6, 1.0)),
             transforms.RandomHorizontalFlip(),
@@ -89,7 +86,6 @@ def _training_loader(data: Dataset, seed: int, workers: int | None = None) -> Da
             transforms.Normalize(_MEAN, _STD),
         ]
     )
-    return DataLoader(data, transform, batch_size=_BATCH, shuffle=True, seed=seed, num_workers=workers)
 
 
 def _plain() -> Pipeline:

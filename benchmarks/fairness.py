@@ -1,0 +1,116 @@
+"""Does each of two clients of one store get its share, however much the other asks for?
+
+The store is held to a quarter of a core and is the bottleneck. Both clients only fetch, in processes of their
+own: the greedy one has eight threads that ask for 256 photos each, the modest one two threads that ask for 32.
+Fair is half of the bytes for each. Once with photos as the files they are, once cut at the store.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from measuring import Bar, Cell, Options, Report, Table, main
+from serving import CpuWatch, Reader, Store, fetch_together, make_tars, serve
+
+CORES = 0.25
+WARM_SECONDS = 2.0
+GREEDY = {"threads": 8, "batch": 256, "in_flight": 64 << 20}
+MODEST = {"threads": 2, "batch": 32, "in_flight": 64 << 20}
+WORK = {"raw": 0, "offload": 4}
+"""What is asked for, as the number of steps at the store: decode, crop, resize, flip."""
+_FAIR = (0.45, 0.55)
+_BUSY = 0.85
+
+Clients = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One round: what the clients got, and the cores that the store used meanwhile."""
+
+    clients: Clients
+    cores: float
+
+    @property
+    def share(self) -> float:
+        """The modest client's part of the bytes."""
+        return self.clients["modest"]["bytes"] / sum(client["bytes"] for client in self.clients.values())
+
+
+def measure(store: Store, cut: int, options: Options) -> list[Found]:
+    """What the two got, round by round."""
+    rounds, seconds = (2, 5.0) if options.quick else (5, 12.0)
+    found = []
+    with ExitStack() as stack:
+        readers = {
+            name: stack.enter_context(Reader(store.photos, cut=cut, **how))
+            for name, how in (("greedy", GREEDY), ("modest", MODEST))
+        }
+        for number in range(rounds):
+            found.append(_measure_once(store, readers, seconds))
+            text = f"modest {found[-1].share:.3f}, store {found[-1].cores:.2f} cores"
+            print(f"round {number + 1} of {rounds}: {text}", file=sys.stderr, flush=True)
+    return found
+
+
+def _measure_once(store: Store, readers: Mapping[str, Reader], seconds: float) -> Found:
+    begin = time.monotonic() + WARM_SECONDS
+    with CpuWatch(store.pid) as watch:
+        clients = fetch_together(readers, begin, begin + seconds)
+    return Found(clients, watch.windows(begin, seconds - 1.0)[0])
+
+
+def _row(work: str, name: str, found: Sequence[Found]) -> tuple[Cell, ...]:
+    got = [one.clients[name] for one in found]
+    rates = [client["bytes"] / 1e6 / client["seconds"] for client in got]
+    cut = sum(client["cut"] for client in got) / sum(client["images"] for client in got)
+    spread = f"{min(rates):.0f}..{max(rates):.0f}"
+    return work, name, f"{statistics.median(rates):.1f}", spread, f"{cut:.0%}"
+
+
+def _bars(work: str, found: Sequence[Found]) -> tuple[Bar, Bar]:
+    shares, cores = [one.share for one in found], [one.cores / CORES for one in found]
+    fair = all(_FAIR[0] <= share <= _FAIR[1] for share in shares)
+    busy = statistics.median(cores) >= _BUSY
+    return (
+        Bar(
+            f"{work}: modest client's share of the bytes",
+            "0.45 to 0.55 in every round",
+            _spread(shares),
+            fair,
+        ),
+        Bar(f"{work}: the store is the bottleneck", f"uses {_BUSY:g} of its cores", _spread(cores), busy),
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+def run(folder: Path, options: Options) -> Report:
+    photos = make_tars(folder, options, megabytes=80)
+    found = {}
+    for work, cut in WORK.items():
+        with serve(photos, cores=CORES) as store:
+            found[work] = measure(store, cut, options)
+    rows = tuple(_row(work, name, rounds) for work, rounds in found.items() for name in ("greedy", "modest"))
+    columns = ("asked for", "client", "median MB/s", "min..max", "cut at the store")
+    seconds = found["raw"][0].clients["greedy"]["seconds"]
+    notes = f"store held to {CORES} cores; {seconds:g} s a round after {WARM_SECONDS:g} s of both running"
+    return Report(
+        "two clients on one store: each one's share of the bytes",
+        (Table(columns, rows),),
+        tuple(bar for work, rounds in found.items() for bar in _bars(work, rounds)),
+        (notes,),
+        raw={"rounds": {work: [asdict(one) for one in rounds] for work, rounds in found.items()}},
+    )
+
+
+if __name__ == "__main__":
+    main(__doc__, run)

@@ -1,0 +1,47 @@
+"""A bare Flight server: one stream of record batches that lie in memory, and nothing else.
+
+bare_flight.py FOLDER BATCH [CERT KEY]     print the port, and stream the folder's files to whoever asks
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+SCHEMA = pa.schema([("payload", pa.binary())])
+
+
+class Server(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, batches: list[pa.RecordBatch], location: str, **tls: Any) -> None:
+        self._batches = batches
+        super().__init__(location, **tls)
+
+    def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:
+        return flight.GeneratorStream(SCHEMA, self._stream())
+
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        yield from self._batches
+
+
+def main() -> None:
+    folder, size, *tls = sys.argv[1:]
+    files = sorted(Path(folder).rglob("*.jpg"))
+    lots = [files[begin : begin + int(size)] for begin in range(0, len(files), int(size))]
+    batches = [
+        pa.RecordBatch.from_arrays([pa.array([f.read_bytes() for f in lot])], schema=SCHEMA) for lot in lots
+    ]
+    arguments: dict[str, Any] = {}
+    if tls:
+        arguments = {"tls_certificates": [(Path(tls[0]).read_bytes(), Path(tls[1]).read_bytes())]}
+    server = Server(batches, f"grpc{'+tls' if tls else ''}://127.0.0.1:0", **arguments)
+    print(server.port, flush=True)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

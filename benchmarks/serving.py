@@ -1,0 +1,175 @@
+"""Stores and their clients as processes: photos to serve, `headwater serve`, readers, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from local_photos import shards
+from measuring import Options
+
+PROCESSES = Path(__file__).parent / "processes"
+_END_SECONDS = 20
+_TICK_SECONDS = 0.5
+
+
+def make_tars(folder: Path, options: Options, *, megabytes: int) -> Path:
+    """Photos in WebDataset tars, repeated under other names until there are enough; the folder of them."""
+    target = folder / "photos"
+    target.mkdir()
+    contents, size, number = list(shards(options)), 0, 0
+    while size < megabytes * 1_000_000:
+        name, content = contents[number % len(contents)]
+        (target / f"{name}-{number // len(contents)}.tar").write_bytes(content)
+        size, number = size + len(content), number + 1
+    return target
+
+
+@dataclass(frozen=True)
+class Store:
+    """A running store."""
+
+    address: str
+    pid: int
+
+    @property
+    def photos(self) -> str:
+        return f"{self.address}/photos"
+
+    @property
+    def place(self) -> str:
+        """HOST:PORT."""
+        return self.address.partition("://")[2]
+
+
+@contextmanager
+def serve(
+    photos: Path, *, listen: str = "127.0.0.1:0", cores: float | None = None, within: Sequence[str] = ()
+) -> Iterator[Store]:
+    """`headwater serve` until the block ends; `within` are words before its command."""
+    words = [*within, sys.executable, "-m", "headwater.cli", "serve", f"photos={photos}", "--listen", listen]
+    words += ["--plaintext", "--json", *(["--cores", str(cores)] if cores else [])]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield Store(str(_announced(child)["address"]), child.pid)
+    finally:
+        end(child)
+
+
+def _announced(child: subprocess.Popen[str]) -> Mapping[str, Any]:
+    """Its one JSON document, over several lines."""
+    assert child.stdout is not None
+    said = ""
+    for line in child.stdout:
+        said += line
+        if line.startswith("}"):
+            found: dict[str, Any] = json.loads(said)
+            if "address" in found:
+                return found
+    raise RuntimeError(f"the store did not start: {said}")
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """SIGTERM, and SIGKILL for who does not hear it."""
+    child.terminate()
+    try:
+        child.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+class CpuWatch:
+    """CPU seconds of a process and its children, tick by tick, in a thread."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._seen: list[tuple[float, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> CpuWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def windows(self, begin: float, seconds: float) -> tuple[float, ...]:
+        """Cores in use over every stretch of `seconds` that starts at a tick after `begin`."""
+        seen = [(when, cpu) for when, cpu in self._seen if when >= begin]
+        ahead = round(seconds / _TICK_SECONDS)
+        pairs = zip(seen, seen[ahead:], strict=False)
+        return tuple((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs)
+
+    def _watch(self) -> None:
+        due = time.monotonic()
+        while not self._over.is_set():
+            self._seen.append((time.monotonic(), self._cpu()))
+            due += _TICK_SECONDS
+            self._over.wait(max(0.0, due - time.monotonic()))
+
+    def _cpu(self) -> float:
+        """A worker that ended counts on in its parent's `children` times, so nothing is lost."""
+        times = [self._process.cpu_times()]
+        own = times[0].user + times[0].system + times[0].children_user + times[0].children_system
+        for child in self._process.children(recursive=True):
+            spent = child.cpu_times()
+            own += spent.user + spent.system
+        return float(own)
+
+
+class Reader:
+    """processes/reader.py in a process; `settings` are those of its `Settings`."""
+
+    def __init__(self, url: str, *, within: Sequence[str] = (), **settings: float) -> None:
+        words = [*within, sys.executable, str(PROCESSES / "reader.py"), url, json.dumps(settings)]
+        self._child = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.hear()
+
+    def epoch(self) -> dict[str, float]:
+        """One epoch of a loader: images, bytes, seconds."""
+        self.say("epoch")
+        return self.hear()
+
+    def say(self, command: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(command + "\n")
+        self._child.stdin.flush()
+
+    def hear(self) -> dict[str, float]:
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a reader ended with code {self._child.wait()}; its error is above")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end(self._child)
+
+
+def fetch_together(readers: Mapping[str, Reader], begin: float, until: float) -> dict[str, dict[str, float]]:
+    """All fetch at once; what each got between the two times of `time.monotonic`."""
+    for reader in readers.values():
+        reader.say(f"window {begin} {until}")
+    return {name: reader.hear() for name, reader in readers.items()}

@@ -1,0 +1,56 @@
+"""CIFAR-10 sized files through a store on loopback: what share of the rate from local Parquet?
+
+Decoded and cropped at the trainer. The store is a process of its own on the same two cores; both sides read the
+same Parquet file. Batches of 256, shuffled, float32.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import headwater as hw
+from headwater import transforms as T
+from headwater.cli.child_store import ChildStore
+from measuring import Options, Report, at_least, compare, images_per_second, interleave, main, rate_table
+from small_files import BATCH, WORKERS, make_parquet
+
+
+class Ours:
+    """A loader that lives as long as the benchmark."""
+
+    def __init__(self, data: hw.Dataset, seconds: float) -> None:
+        normalize = T.Normalize([0.4914, 0.4822, 0.4465], [0.247, 0.2435, 0.2616])
+        floats = [T.ToDtype("float32", scale=True), normalize]
+        steps = T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *floats])
+        self._loader = hw.DataLoader(data, steps, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
+        self._seconds = seconds
+
+    def measure(self) -> float:
+        return images_per_second(self._loader, self._seconds)
+
+
+def run(folder: Path, options: Options) -> Report:
+    file, seconds = folder / "train.parquet", 1.0 if options.quick else 5.0
+    if options.data:
+        file = options.data / "cifar10" / ("test.parquet" if options.quick else "train.parquet")
+    else:
+        make_parquet(file, 5_000 if options.quick else 50_000)
+    with ExitStack() as stack:
+        store = stack.enter_context(ChildStore([f"small={file}"], log=folder / "store.log"))
+        contenders = {
+            "store": Ours(hw.open(store.uri("small")), seconds).measure,
+            "local Parquet": Ours(hw.open(file, progress=False), seconds).measure,
+        }
+        rates = interleave(contenders, rounds=options.rounds)
+    return Report(
+        "CIFAR-10 sized files through a store on loopback: images/s, against local Parquet",
+        (rate_table(rates, "store", "images/s"),),
+        (at_least(compare(rates, "store", "local Parquet"), 0.75),),
+        (f"batches of {BATCH}, {WORKERS} workers, at least {seconds:g} s a measurement",),
+        raw={"rates": rates},
+    )
+
+
+if __name__ == "__main__":
+    main(__doc__, run)

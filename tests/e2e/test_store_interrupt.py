@@ -1,0 +1,187 @@
+"""Ctrl-C while a store does not answer ends the program at once; a forked child is told to open its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psutil
+import pytest
+
+import headwater as hw
+from headwater.errors import ForkedUse
+from rigs import load, make_folder
+from stores import StoreProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+AT_ONCE = 1.0
+QUIET = 0.5
+"""Seconds without a word after which a program that prints every batch is waiting for the store."""
+
+OPEN = """
+import sys, time
+import headwater as hw
+from headwater import transforms as T
+
+print("begin", flush=True)
+try:
+    data = hw.open(sys.argv[1], link=hw.Link(deadline_seconds=20))
+    {body}
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic(), flush=True)
+    raise
+"""
+LOAD = OPEN.format(
+    body="""
+    loader = hw.DataLoader(data, [T.Resize((16, 16))], batch_size=4, num_workers=int(sys.argv[2]))
+    while True:
+        for batch in loader:
+            print("batch", flush=True)
+"""
+)
+SLEEP = OPEN.format(
+    body="""
+    loader = hw.DataLoader(data, [T.Resize((16, 16))], batch_size=4, num_workers=int(sys.argv[2]))
+    for batch in loader:
+        print("batch", flush=True)
+        time.sleep(60)
+"""
+)
+
+
+class Starter:
+    """Starts programs that read from the store; whatever a test does, they are gone afterwards."""
+
+    def __init__(self, store: StoreProcess) -> None:
+        self._store, self._programs = store, []
+
+    _programs: list[subprocess.Popen[str]]
+
+    def __call__(self, program: str, workers: int = 0) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        made = subprocess.Popen(
+            [sys.executable, "-c", program, self._store.address, str(workers)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._programs.append(made)
+        return made
+
+    def __enter__(self) -> Starter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._programs:
+            program.kill()
+            program.communicate()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    with StoreProcess({"photos": make_folder(tmp_path_factory.mktemp("photos"))}) as store:
+        yield store
+
+
+@pytest.fixture
+def store(shared: StoreProcess) -> Iterator[StoreProcess]:
+    yield shared
+    shared.resume()
+
+
+@pytest.fixture
+def start(store: StoreProcess) -> Iterator[Starter]:
+    with Starter(store) as starter:
+        yield starter
+
+
+def in_child(call: Callable[[], object]) -> str:
+    """The name and text of what the call raises in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        answer = "nothing"
+        try:
+            call()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer = file.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+def wait_for(program: subprocess.Popen[str], word: str) -> None:
+    assert program.stdout is not None
+    while word not in (line := program.stdout.readline()):
+        assert line, "it ended too early"
+
+
+def wait_for_quiet(program: subprocess.Popen[str]) -> None:
+    assert program.stdout is not None
+    while select.select([program.stdout], [], [], QUIET)[0]:
+        assert os.read(program.stdout.fileno(), 1 << 16), "it ended too early"
+
+
+def interrupt(program: subprocess.Popen[str]) -> None:
+    """Ctrl-C reaches the program at once, and it ends, with all that it started."""
+    children = psutil.Process(program.pid).children(recursive=True)
+    sent = time.monotonic()
+    program.send_signal(signal.SIGINT)
+    output, errors = program.communicate(timeout=20)
+    ended = time.monotonic() - sent
+    assert program.returncode in (-signal.SIGINT, 128 + signal.SIGINT), errors
+    assert "KeyboardInterrupt" in errors
+    assert float(output.rpartition("interrupted")[2]) - sent < AT_ONCE
+    assert ended < AT_ONCE, f"{ended:.2f} s"
+    assert not children
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_of_a_blocked_read(store: StoreProcess, start: Starter, workers: int) -> None:
+    program = start(LOAD, workers)
+    wait_for(program, "batch")
+    store.suspend()
+    wait_for_quiet(program)
+    interrupt(program)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_of_the_loops_own_code(store: StoreProcess, start: Starter, workers: int) -> None:
+    program = start(SLEEP, workers)
+    wait_for(program, "batch")
+    store.suspend()
+    wait_for_quiet(program)
+    interrupt(program)
+
+
+def test_an_interrupt_while_a_store_is_opened(store: StoreProcess, start: Starter) -> None:
+    store.suspend()
+    program = start(OPEN.format(body="pass"))
+    wait_for(program, "begin")
+    wait_for_quiet(program)
+    interrupt(program)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_remote_dataset_in_a_forked_child(store: StoreProcess) -> None:
+    with closing(hw.open(store.address)) as data:
+        assert len(list(load(data, workers=0))) == 9
+        answer = in_child(lambda: data.store.read(data.positions()[:1]))
+        assert answer.startswith(ForkedUse.__name__)
+        assert str(os.getpid()) in answer
+        assert in_child(lambda: list(load(data, workers=0))).startswith(ForkedUse.__name__)
+        assert in_child(lambda: list(load(data, workers=2))).startswith(ForkedUse.__name__)
+        assert len(list(load(data, workers=2))) == 9

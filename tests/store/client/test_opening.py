@@ -1,0 +1,203 @@
+"""From addresses to a store: protocols, names, replicas, and what does not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import headwater as hw
+from headwater.data.index import Index
+from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
+from headwater.store.client.address import Secret
+from headwater.store.client.link import Link
+from headwater.store.client.opening import greet, open_stores
+from headwater.store.client.remote import RemoteStore
+from headwater.store.client.status import status
+from headwater.store.wire import messages, pages, payloads
+from headwater.store.wire.messages import PROTOCOLS, DatasetFacts, Hello, IndexRequest, Request, Welcome
+from headwater.store.wire.payloads import Parcel
+from understudy import Understudy, complain, playing
+
+LINK = Link(deadline_seconds=3.0, give_up_seconds=3.0)
+
+
+def make_index(name: str, count: int = 5) -> Index:
+    return Index.build([f"{name}-{number}.jpg" for number in range(count)], np.arange(count) + 1)
+
+
+def welcome(datasets: dict[str, Index], **changes: Any) -> Welcome:
+    facts = {
+        name: DatasetFacts(len(index), int(index.sizes.sum()), index.version, pages.content_of(index))
+        for name, index in datasets.items()
+    }
+    said = Welcome(1, "0.1", {"decode": "d", "flip": "f"}, {}, ["none", "zstd"], facts, 1 << 20, 100)
+    return msgspec.structs.replace(said, **changes)
+
+
+Play = Callable[..., Understudy]
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    """Starts stores that serve these indexes; a sample's file is its key."""
+    with ExitStack() as stack:
+
+        def start(datasets: dict[str, Index], **changes: Any) -> Understudy:
+            def answer(server: Understudy, request: Request) -> list[Any]:
+                index = datasets[request.dataset]
+                if isinstance(request, IndexRequest):
+                    return [pages.index_page(index, 0, 0, pages.index_schema(index, first=True))]
+                ids = np.frombuffer(request.ids, "<i8")
+                files = [index.key(position).encode() for position in index.position_of(ids)]
+                return [payloads.pack(Parcel(ids, files))]
+
+            said = messages.encode(welcome(datasets, **changes))
+            return stack.enter_context(playing(answer, {"hello": lambda body: said}))
+
+        yield start
+
+
+def open_(*uris: str) -> Any:
+    return open_stores(uris, Secret(None, {}), LINK, progress=False)
+
+
+class TestProtocol:
+    def test_the_client_says_what_it_speaks(self, play: Play) -> None:
+        said: list[Hello] = []
+        server = play({"photos": make_index("a")})
+        reply = server.actions["hello"]
+        server.actions["hello"] = lambda body: said.append(messages.decode(Hello, body)) or reply(body)
+        connection = server.connect(LINK)
+        assert greet(connection).protocol == 1
+        assert said[0].protocols == list(PROTOCOLS)
+        assert said[0].version == hw.__version__
+        connection.close()
+
+    def test_a_store_that_only_speaks_another_refuses_by_name(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        text = "store 9.0 speaks protocols [99], client 0.1 [1]; upgrade the older one"
+        refuse = complain("Incompatible", text)
+        server.actions["hello"] = lambda body: refuse(server, None)  # type: ignore[arg-type, return-value]
+        with pytest.raises(Incompatible, match=r"speaks protocols \[99\]"):
+            open_(server.uri)
+
+    def test_a_store_that_answers_in_another_is_refused_by_name(self, play: Play) -> None:
+        server = play({"photos": make_index("a")}, protocol=99, version="9.0")
+        with pytest.raises(Incompatible, match=r"headwater 9\.0\) speaks protocol 99, this client \[1\]"):
+            open_(server.uri)
+
+    def test_something_that_is_no_welcome(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        server.actions["hello"] = lambda body: b"\x93nonsense"
+        with pytest.raises(HeadwaterError, match="no Welcome"):
+            open_(server.uri)
+
+    def test_nobody_there(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        uri = server.uri
+        server.shutdown()
+        link = Link(deadline_seconds=0.5)
+        with pytest.raises(Unreachable, match=r"does not answer.*is the store running"):
+            open_stores([uri], Secret(None, {}), link)
+        with pytest.raises(Unreachable):
+            status(uri, link=link)
+
+
+class TestNames:
+    def test_the_only_one_needs_no_name(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        for uri in (server.uri, f"{server.uri}/", f"{server.uri}/photos"):
+            store = open_(uri)
+            assert store.known.name == "photos"
+            assert store.uri == f"{server.uri}/photos"
+            store.close()
+
+    def test_one_of_several(self, play: Play) -> None:
+        server = play({"photos": make_index("a"), "more": make_index("b")})
+        store = open_(f"{server.uri}/more")
+        assert store.index.key(0) == "b-0.jpg"
+        store.close()
+        with pytest.raises(DatasetNotFound, match="there are more, photos"):
+            open_(server.uri)
+
+    def test_one_that_is_not_there(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        with pytest.raises(DatasetNotFound, match=r"no dataset 'phtos' at .*there are photos"):
+            open_(f"{server.uri}/phtos")
+
+    def test_none_that_this_token_may_read(self, play: Play) -> None:
+        server = play({})
+        with pytest.raises(DatasetNotFound, match="this token may read none"):
+            open_(server.uri)
+
+    def test_no_address_at_all(self) -> None:
+        with pytest.raises(WrongUse, match="empty list"):
+            open_()
+
+
+class TestReplicas:
+    def test_the_same_version_makes_replicas(self, play: Play) -> None:
+        index = make_index("a")
+        servers = [play({"photos": index}) for _ in range(3)]
+        store = open_(*(server.uri for server in servers))
+        assert isinstance(store, RemoteStore)
+        assert len(store.replicas.all) == 3
+        assert store.uri.split("\n") == [f"{server.uri}/photos" for server in servers]
+        assert [bytes(file) for file in store.read(np.array([4, 0]))] == [b"a-4.jpg", b"a-0.jpg"]
+        store.close()
+
+    def test_they_can_do_what_all_can(self, play: Play) -> None:
+        index = make_index("a")
+        servers = [
+            play({"photos": index}, request_bytes=500, codecs=["zstd", "none", "x"]),
+            play({"photos": index}, catalogue={"decode": "d", "flip": "other"}, request_samples=7),
+        ]
+        store = open_(*(server.uri for server in servers))
+        known = store.known.welcome
+        assert known.catalogue == {"decode": "d"}
+        assert sorted(known.codecs) == ["none", "zstd"]
+        assert (known.request_bytes, known.request_samples) == (500, 7)
+        store.close()
+
+    def test_they_go_by_one_name(self, play: Play) -> None:
+        index = make_index("a")
+        servers = [play({"photos": index}), play({"fotos": index})]
+        with pytest.raises(WrongUse, match="fotos and photos"):
+            open_(*(server.uri for server in servers))
+
+    def test_disjoint_ones_are_shards(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("b", 3)})]
+        store = open_(*(server.uri for server in servers))
+        assert len(store.index) == 8
+        read = [bytes(file).decode() for file in store.read(np.arange(8))]
+        assert read == [store.key(position) for position in range(8)]
+        store.close()
+
+    def test_replicas_of_shards(self, play: Play) -> None:
+        one, two = make_index("a"), make_index("b", 3)
+        servers = [play({"photos": index}) for index in (one, two, one, two)]
+        store = open_(*(server.uri for server in servers))
+        assert sorted(len(part.replicas.all) for part in store.stores) == [2, 2]
+        store.close()
+
+    def test_partial_overlap_is_an_error(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("a", 3)})]
+        with pytest.raises(HeadwaterError, match="3"):
+            open_(*(server.uri for server in servers))
+
+
+class TestOpen:
+    def test_what_the_store_was_told_already(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        with pytest.raises(WrongUse, match="fields, split: a store was told this"):
+            hw.open(server.uri, "train", fields=["json"])
+
+    def test_stores_and_data_do_not_mix(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        with pytest.raises(WrongUse, match="open each kind by itself"):
+            hw.open([server.uri, "photos/"])

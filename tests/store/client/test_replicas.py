@@ -1,0 +1,178 @@
+"""Which store is asked next: rests after failures, returns, and few requests asked twice; by a fake clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.store.client.address import Address, Secret
+from headwater.store.client.connection import Connection
+from headwater.store.client.link import Link
+from headwater.store.client.replicas import Replica, Replicas
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def make(clock: Clock, count: int, *, hedge: bool = True) -> Replicas:
+    link = Link(hedge=hedge)
+    addresses = [Address.parse(f"grpc://stor-{number}:7") for number in range(count)]
+    return Replicas([Connection(address, Secret(None, {}), link) for address in addresses], clock)
+
+
+def fail(replica: Replica, clock: Clock) -> float:
+    """How long it rests after one more failure."""
+    replica.failed(clock.now)
+    return replica.rests_until - clock.now
+
+
+class TestRest:
+    def test_each_failure_doubles_the_rest_up_to_two_seconds(self, clock: Clock) -> None:
+        (replica,) = make(clock, 1).all
+        for number in range(12):
+            longest = min(2.0, 0.05 * 2**number)
+            rest = fail(replica, clock)
+            assert longest / 2 <= rest <= longest
+            clock.now += rest
+
+    def test_an_answer_ends_it(self, clock: Clock) -> None:
+        (replica,) = make(clock, 1).all
+        for _ in range(5):
+            fail(replica, clock)
+        replica.answered(0.1)
+        assert replica.rests_until < clock.now
+        clock.now += 1
+        assert fail(replica, clock) <= 0.05
+
+    def test_requests_sent_before_the_last_failure_tell_nothing_new(self, clock: Clock) -> None:
+        """Eight requests die with one connection: that is one failure, not 2^8 times the rest."""
+        (replica,) = make(clock, 1).all
+        sent = clock.now
+        clock.now += 1
+        fail(replica, clock)
+        until = replica.rests_until
+        for _ in range(7):
+            clock.now += 0.001
+            replica.failed(sent)
+        assert replica.rests_until == until
+        assert replica.failures == 8
+
+    def test_rests_differ_so_that_clients_do_not_return_together(self, clock: Clock) -> None:
+        rests = {fail(make(clock, 1).all[0], clock) for _ in range(20)}
+        assert len(rests) > 10
+
+
+class TestChoice:
+    def test_a_resting_store_is_not_asked(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        fail(first, clock)
+        assert [replicas.choose()[0] for _ in range(5)] == [second] * 5
+
+    def test_when_all_rest_the_first_to_return_is_told(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        for _ in range(6):
+            fail(first, clock)
+        rest = fail(second, clock)
+        found, seconds = replicas.choose()
+        assert found is None
+        assert seconds == pytest.approx(rest)
+        clock.now += rest
+        assert replicas.choose() == (second, 0.0)
+
+    def test_a_store_that_returns_is_used_again(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        clock.now += fail(first, clock)
+        second.under_way = 3
+        assert replicas.choose()[0] is first
+
+    def test_the_one_that_will_answer_first(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        first.answered(0.4)
+        second.answered(0.1)
+        chosen = []
+        for _ in range(10):
+            replica, _ = replicas.choose()
+            assert replica is not None
+            replica.under_way += 1
+            chosen.append(replica)
+        assert chosen.count(second) == 8  # four times as fast, four times as many
+
+    def test_not_one_that_was_asked_already(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        second.under_way = 50
+        assert replicas.choose((first,)) == (second, 0.0)
+        assert replicas.choose((first, second)) == (None, 0.0)
+
+
+class TestHedge:
+    def ask(self, replicas: Replicas, times: int) -> None:
+        for _ in range(times):
+            replicas.choose()
+
+    def test_one_in_ten_and_one_more(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        granted = []
+        for _ in range(400):
+            replicas.choose()
+            granted.append(replicas.choose_hedge((first,)))
+        assert replicas.hedged == sum(found is not None for found in granted)
+        assert set(granted) == {second, None}
+        assert 400 / 10 <= replicas.hedged <= 1 + 0.1 * (400 + replicas.hedged) + 1
+
+    def test_not_the_same_store_and_not_a_resting_one(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        self.ask(replicas, 100)
+        assert replicas.choose_hedge((first, second)) is None
+        fail(second, clock)
+        assert replicas.choose_hedge((first,)) is None
+        assert replicas.hedged == 0
+
+    def test_never_if_the_link_says_so(self, clock: Clock) -> None:
+        replicas = make(clock, 2, hedge=False)
+        self.ask(replicas, 100)
+        assert replicas.choose_hedge(replicas.all[:1]) is None
+
+    def test_what_is_slow_is_not_known_before_some_answers(self, clock: Clock) -> None:
+        (replica,) = make(clock, 1).all
+        for _ in range(7):
+            replica.answered(0.1)
+        assert replica.slow_after == float("inf")
+        replica.answered(0.1)
+        assert replica.slow_after == pytest.approx(0.2)
+
+    def test_slow_is_twice_the_slowest_usual_answer(self, clock: Clock) -> None:
+        (replica,) = make(clock, 1).all
+        for _ in range(62):
+            replica.answered(0.1)
+        for _ in range(2):
+            replica.answered(9.0)  # two in sixty-four are not usual
+        assert replica.slow_after == pytest.approx(0.2)
+        for _ in range(10):
+            replica.answered(1.0)
+        assert replica.slow_after == pytest.approx(2.0)
+
+    def test_answers_in_no_time_are_not_slow_after_none(self, clock: Clock) -> None:
+        (replica,) = make(clock, 1).all
+        for _ in range(64):
+            replica.answered(1e-6)
+        assert replica.slow_after == 0.05
+
+
+def test_names_are_those_of_the_stores(clock: Clock) -> None:
+    assert make(clock, 2).names == "stor-0:7, stor-1:7"

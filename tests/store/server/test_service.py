@@ -1,0 +1,305 @@
+"""Nobody gets in: every method of Flight, every action, every route, for each kind of bad token.
+
+What is tried is made from what exists, so that whatever is added is tried too, or fails here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+import headwater as hw
+from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Refused
+from headwater.store.client.status import status
+from headwater.store.server.daemon import Daemon
+from headwater.store.server.guard import FAILURES
+from headwater.store.server.http import _routes
+from headwater.store.server.service import Service
+from headwater.store.wire import messages
+from headwater.store.wire.messages import ACTIONS, SCOPE_OF_ACTION, Request
+from stores import running_daemon, write_tokens
+from visitors import BODIES, INTERNALS, NOWHERE, Visitor, complaint_of, make_requests, text_of
+
+SECRETS = {
+    name: f"{name}-{'x' * 24}" for name in ("trainer", "expired", "labeller", "elsewhere", "late", "stranger")
+}
+TOKENS: dict[str, dict[str, object]] = {
+    "trainer": {"scopes": ["read", "admin"]},
+    "expired": {"scopes": ["read", "admin"], "expires": "2020-01-01T00:00:00Z"},
+    "labeller": {"scopes": ["labels", "jobs", "models"]},
+    "elsewhere": {"scopes": ["read"], "datasets": ["others"]},
+    "late": {"scopes": ["read"]},
+}
+UNKNOWN_CALLERS = {"no token": None, "wrong token": SECRETS["stranger"], "expired": SECRETS["expired"]}
+LESSER_CALLERS = {"wrong scope": SECRETS["labeller"], "wrong dataset": SECRETS["elsewhere"]}
+FAILURES_OF_FLIGHT = (pa.ArrowException, OSError)
+"""`get_schema` fails with an OSError."""
+NOT_CALLS = {"port", "run", "serve", "shutdown", "wait"}
+"""Methods of `FlightServerBase` that nobody can call from outside."""
+VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND")
+
+
+def write_all_tokens(folder: Path) -> Path:
+    entries: dict[str, dict[str, object]] = {
+        name: {"secret": SECRETS[name], **token} for name, token in TOKENS.items()
+    }
+    path = write_tokens(folder, **entries)
+    # a time has no quotes in TOML
+    path.write_text(path.read_text().replace('"2020-01-01T00:00:00Z"', "2020-01-01T00:00:00Z"))
+    return path
+
+
+@dataclass
+class Door:
+    """A store with two datasets, and requests that the trainer's token opens."""
+
+    daemon: Daemon
+    requests: dict[type, Request]
+    audit: Path
+    damaged: Path
+
+    def visit(self, token: str | None) -> Visitor:
+        return Visitor(self.daemon.serving.address, token)
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory, photo_folder: Path, photo_tars: Path) -> Iterator[Door]:
+    folder = tmp_path_factory.mktemp("door")
+    settings = {"token_file": write_all_tokens(folder), "audit_log": folder / "audit.jsonl"}
+    damaged = folder / "secret-place" / "photos"
+    shutil.copytree(photo_folder, damaged)
+    datasets = {"photos": photo_folder, "others": photo_tars, "damaged": damaged}
+    ids = hw.open(photo_folder).index.ids[:2].tobytes()
+    with running_daemon(datasets, http="127.0.0.1:0", **settings) as daemon:
+        # Known before strangers use up what this address may get wrong.
+        for name in ("trainer", "labeller", "elsewhere"):
+            with Visitor(daemon.serving.address, SECRETS[name]) as visitor:
+                visitor.act("health")
+        yield Door(daemon, make_requests(daemon, "photos", ids), settings["audit_log"], damaged)
+
+
+def _authenticate(visitor: Visitor, door: Door) -> object:
+    return visitor.flight.authenticate_basic_token(b"trainer", SECRETS["trainer"].encode())
+
+
+def calls() -> dict[str, tuple[str, Callable[[Visitor, Door], object]]]:
+    """Name > method of Flight, and how it is called; a stream for each kind of request, and each action."""
+    found: dict[str, tuple[str, Callable[[Visitor, Door], object]]] = {
+        f"do_get {kind.__name__}": (
+            "do_get",
+            lambda visitor, door, kind=kind: visitor.get(door.requests[kind]),
+        )
+        for kind in get_args(Request)
+    }
+    for action in (*ACTIONS, "unknown", ""):
+        body = BODIES.get(action, b"")
+        found[f"do_action {action}"] = (
+            "do_action",
+            lambda visitor, door, action=action, body=body: visitor.act(action, body),
+        )
+    return found | {
+        "do_put": ("do_put", lambda visitor, door: visitor.put()),
+        "do_exchange": ("do_exchange", lambda visitor, door: visitor.exchange()),
+        "list_actions": (
+            "list_actions",
+            lambda visitor, door: list(visitor.flight.list_actions(visitor.options)),
+        ),
+        "list_flights": (
+            "list_flights",
+            lambda visitor, door: list(visitor.flight.list_flights(b"", visitor.options)),
+        ),
+        "get_flight_info": (
+            "get_flight_info",
+            lambda visitor, door: visitor.flight.get_flight_info(NOWHERE, visitor.options),
+        ),
+        "get_schema": (
+            "get_schema",
+            lambda visitor, door: visitor.flight.get_schema(NOWHERE, visitor.options),
+        ),
+        "handshake": ("handshake", _authenticate),
+    }
+
+
+CALLS = calls()
+ANY_TOKEN = {f"do_action {name}" for name, scope in SCOPE_OF_ACTION.items() if scope is None} | {
+    "list_actions"
+}
+ANSWERED = {name for name in CALLS if name.startswith(("do_get", "do_action"))} - {
+    "do_action unknown",
+    "do_action ",
+} | {"list_actions"}
+
+
+def test_everything_that_flight_has_is_tried() -> None:
+    tried = {method for method, _ in CALLS.values()}
+    assert tried == {name.lower() for name in dir(flight.FlightMethod) if name.isupper()} - {"invalid"}
+    served = {name for name in dir(flight.FlightServerBase) if not name.startswith("_")} - NOT_CALLS
+    assert served == tried - {"handshake"}
+    assert served <= set(vars(Service)), "a method that the service leaves to Flight asks no guard"
+
+
+def test_every_action_has_a_scope_and_a_body() -> None:
+    assert set(SCOPE_OF_ACTION) == set(BODIES) == set(ACTIONS)
+    assert SCOPE_OF_ACTION == {"hello": None, "health": None, "status": None, "release": "admin"}
+
+
+@pytest.mark.parametrize("caller", UNKNOWN_CALLERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_answers_an_unknown_caller(door: Door, call: str, caller: str) -> None:
+    with door.visit(UNKNOWN_CALLERS[caller]) as visitor, pytest.raises(FAILURES_OF_FLIGHT) as caught:
+        CALLS[call][1](visitor, door)
+    assert not [word for word in INTERNALS if word in text_of(caught.value)]
+    if call == "handshake":
+        assert isinstance(caught.value, pa.ArrowNotImplementedError)
+    elif call == "get_schema":
+        assert "shows nobody a schema" in text_of(caught.value)
+    else:
+        assert isinstance(caught.value, flight.FlightUnauthenticatedError)
+
+
+@pytest.mark.parametrize("caller", LESSER_CALLERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_lesser_token_opens_nothing_more(door: Door, call: str, caller: str) -> None:
+    with door.visit(LESSER_CALLERS[caller]) as visitor:
+        if call in ANY_TOKEN:
+            answer = CALLS[call][1](visitor, door)
+            assert answer
+            assert b"photos" not in (answer if isinstance(answer, bytes) else repr(answer).encode())
+            return
+        with pytest.raises(FAILURES_OF_FLIGHT) as caught:
+            CALLS[call][1](visitor, door)
+    assert not [word for word in INTERNALS if word in text_of(caught.value)]
+    if call in ANSWERED:
+        assert isinstance(caught.value, flight.FlightUnauthorizedError)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_right_token_opens_what_there_is_and_nothing_else(door: Door, call: str) -> None:
+    with door.visit(SECRETS["trainer"]) as visitor:
+        if call in ANSWERED:
+            assert CALLS[call][1](visitor, door)
+            return
+        with pytest.raises(FAILURES_OF_FLIGHT) as caught:
+            CALLS[call][1](visitor, door)
+    if call in ("do_put", "do_exchange", "list_flights", "get_flight_info"):
+        assert complaint_of(caught.value).kind == Incompatible.__name__
+    assert not [word for word in INTERNALS if word in text_of(caught.value)]
+
+
+def test_what_a_token_cannot_read_is_not_among_the_datasets(door: Door) -> None:
+    for name, visible in (
+        ("trainer", {"photos", "others", "damaged"}),
+        ("elsewhere", {"others"}),
+        ("labeller", set()),
+    ):
+        with door.visit(SECRETS[name]) as visitor:
+            welcome = messages.decode(messages.Welcome, visitor.act("hello", BODIES["hello"]))
+            assert set(welcome.datasets) == visible
+            assert set(msgspec.json.decode(visitor.act("status"))["datasets"]) == visible
+
+
+def routes() -> list[str]:
+    found = [route.path for route in _routes(lambda: b"", lambda: False).routes]  # type: ignore[attr-defined]
+    assert found == ["/health", "/metrics"]
+    return found
+
+
+def ask(door: Door, verb: str, path: str, token: str | None) -> tuple[int, bytes]:
+    place = urlsplit(door.daemon.serving.http)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=5)
+    connection.request(verb, path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
+@pytest.mark.parametrize("caller", UNKNOWN_CALLERS)
+@pytest.mark.parametrize("path", [*routes(), "/", "/nothing", "/metrics/..%2fhealth"])
+def test_no_route_answers_an_unknown_caller(door: Door, path: str, caller: str) -> None:
+    for verb in VERBS:
+        code, body = ask(door, verb, path, UNKNOWN_CALLERS[caller])
+        assert code == 401 or (verb == "CONNECT" and code == 400), (verb, code, body)
+        assert b"headwater_" not in body
+        assert not [word for word in INTERNALS if word.encode() in body]
+
+
+@pytest.mark.parametrize("path", routes())
+def test_a_route_answers_any_token_and_one_verb_and_names_no_dataset(door: Door, path: str) -> None:
+    for token in (SECRETS["trainer"], *LESSER_CALLERS.values()):
+        assert ask(door, "GET", path, token)[0] == 200
+        assert b"photos" not in ask(door, "GET", path, token)[1]
+    for verb in VERBS[2:]:
+        assert ask(door, verb, path, SECRETS["trainer"])[0] in (400, 404, 405), verb
+
+
+@pytest.mark.parametrize("caller", UNKNOWN_CALLERS)
+def test_the_client_says_refused(door: Door, caller: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADWATER_TOKEN", raising=False)
+    address, token = door.daemon.serving.address, UNKNOWN_CALLERS[caller]
+    for attempt in (lambda: hw.open(f"{address}/photos", token=token), lambda: status(address, token=token)):
+        with pytest.raises(Refused) as caught:
+            attempt()
+        assert caught.value.exit_code == 4
+        assert str(token) not in str(caught.value)
+
+
+def test_the_client_cannot_tell_a_forbidden_dataset_from_one_that_is_not_there(door: Door) -> None:
+    said = []
+    for name in ("photos", "nothing"):
+        with pytest.raises(DatasetNotFound) as caught:
+            hw.open(f"{door.daemon.serving.address}/{name}", token=SECRETS["elsewhere"])
+        said.append(str(caught.value).replace(name, "NAME"))
+    assert said[0] == said[1]
+    with pytest.raises(DatasetNotFound, match="this token may read none"):
+        hw.open(f"{door.daemon.serving.address}/photos", token=SECRETS["labeller"])
+
+
+def test_errors_of_samples_do_not_say_where_the_data_lies(door: Door) -> None:
+    dataset = hw.open(f"{door.daemon.serving.address}/damaged", token=SECRETS["trainer"])
+    gone, short = (door.damaged / dataset.index.key(position) for position in (0, 1))
+    gone.unlink()
+    short.write_bytes(short.read_bytes()[:50])
+    for position in (0, 1):
+        with pytest.raises(HeadwaterError) as caught:
+            dataset.store.read(dataset.positions(slice(position, position + 1)))
+        said = "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert dataset.index.key(position) in said
+        assert door.damaged.parent.name not in said
+    dataset.close()
+
+
+def test_guessing_is_slowed_down_and_runs_that_are_known_go_on(door: Door) -> None:
+    for number in range(FAILURES):
+        with door.visit(f"guess-{number:020d}") as guesser, pytest.raises(flight.FlightUnauthenticatedError):
+            guesser.act("health")
+    too_many = pytest.raises(flight.FlightUnauthenticatedError, match="too many failed attempts")
+    with door.visit(SECRETS["late"]) as late, too_many:
+        late.act("health")
+    with pytest.raises(Refused, match=r"too many failed attempts from 127\.0\.0\.1; try again in \d s"):
+        hw.open(f"{door.daemon.serving.address}/photos", token=SECRETS["late"])
+    with door.visit(SECRETS["trainer"]) as known:
+        assert json.loads(known.act("health")) == {"status": "ok"}
+
+
+def test_refusals_are_in_the_audit_log_without_their_tokens(door: Door) -> None:
+    with ExitStack() as stack, pytest.raises(flight.FlightUnauthorizedError):
+        stack.enter_context(door.visit(SECRETS["elsewhere"])).get(door.requests[get_args(Request)[0]])
+    door.daemon.tick()
+    written = door.audit.read_text()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in written.splitlines()]
+    assert {"connect", "refused"} <= {line["action"] for line in lines}
+    assert any(line["caller"] == "elsewhere" and line["outcome"] == "dataset" for line in lines)
+    assert not [secret for secret in SECRETS.values() if secret in written]

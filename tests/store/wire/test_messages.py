@@ -1,0 +1,159 @@
+"""Messages come out as they went in; anything else that is sent is refused by name, and runs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.errors import HeadwaterError, WrongUse
+from headwater.store.wire import messages
+from headwater.store.wire.messages import (
+    ACTIONS,
+    MOST_TICKET_BYTES,
+    SCOPE_OF_ACTION,
+    BlocksRequest,
+    Complaint,
+    DatasetFacts,
+    Hello,
+    IndexRequest,
+    ReadRequest,
+    Release,
+    Welcome,
+)
+
+READ = {"dataset": "photos", "version": "v", "client": "c", "ids": bytes(8)}
+REQUESTS = [
+    ReadRequest(**READ),
+    ReadRequest(
+        **READ,
+        epoch=1 << 62,
+        seed=-(1 << 63),
+        cuts=b"\x02",
+        codecs=b"\x00",
+        names=["zstd"],
+        steps=[{"name": "decode", "mode": "L"}],
+        offset=255,
+        heads=100,
+        fields=True,
+    ),
+    IndexRequest("photos", "v", "c", start=50_000, rows=7),
+    BlocksRequest("photos", "v", "c"),
+]
+FACTS = DatasetFacts(3, 99, "v", "content", ["json"], blocks=True, cached_bytes=1 << 40)
+OTHERS = [
+    Hello([1, 2], "0.3", "c"),
+    Welcome(1, "0.3", {"decode": "d"}, {"torch": "2"}, ["none"], {"photos": FACTS}, 1 << 26, 16_384),
+    Release([1, (1 << 63) - 1]),
+    Complaint("WrongUse", "no", retry=True),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_a_request_comes_out_as_it_went_in(request_: Any) -> None:
+    assert messages.decode_request(messages.encode(request_)) == request_
+
+
+@pytest.mark.parametrize("message", OTHERS, ids=lambda message: type(message).__name__)
+def test_a_message_comes_out_as_it_went_in(message: Any) -> None:
+    assert messages.decode(type(message), messages.encode(message)) == message
+
+
+def test_tickets_are_these_bytes() -> None:
+    """A change here is a change of the protocol: give it another number."""
+    named = b"\xa7dataset\xa6photos\xa7version\xa1v\xa6client\xa1c"
+    read = b"\x85\xa4type\xa4read" + named + b"\xa3ids\xc4\x08" + bytes(8)
+    assert messages.encode(REQUESTS[0]) == read
+    assert messages.encode(REQUESTS[3]) == b"\x84\xa4type\xa6blocks" + named
+
+
+def test_a_newer_peer_of_the_same_protocol_may_say_more() -> None:
+    plain = msgspec.msgpack.decode(messages.encode(REQUESTS[1]))
+    assert messages.decode_request(msgspec.msgpack.encode({**plain, "haste": {"a": [1]}})) == REQUESTS[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "write"},
+        {"dataset": "x" * 129},
+        {"dataset": 7},
+        {"version": b"bytes"},
+        {"client": "x" * 129},
+        {"ids": "text"},
+        {"epoch": -1},
+        {"epoch": (1 << 62) + 1},
+        {"seed": 1 << 63},
+        {"heads": -1},
+        {"heads": (1 << 48) + 1},
+        {"offset": 256},
+        {"names": ["none"] * 65},
+        {"names": ["x" * 129]},
+        {"steps": [{}] * 256},
+        {"steps": ["decode"]},
+        {"fields": "yes"},
+        {"cuts": None},
+    ],
+    ids=str,
+)
+def test_what_is_out_of_bounds_is_refused(change: dict[str, Any]) -> None:
+    plain = msgspec.msgpack.decode(messages.encode(REQUESTS[1]))
+    with pytest.raises(WrongUse, match="no request that this store knows"):
+        messages.decode_request(msgspec.msgpack.encode(plain | change))
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_request(ticket: bytes) -> None:
+    with pytest.raises(WrongUse):
+        messages.decode_request(ticket)
+
+
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=3))
+def test_an_altered_ticket_is_a_request_or_refused(place: int, other: bytes) -> None:
+    ticket = bytearray(messages.encode(REQUESTS[1]))
+    ticket[place % len(ticket) : place % len(ticket) + len(other)] = other
+    try:
+        found = messages.decode_request(bytes(ticket))
+    except WrongUse:
+        return
+    assert isinstance(found, ReadRequest)
+    assert 0 <= found.epoch <= 1 << 62
+
+
+def test_lists_in_lists_without_end() -> None:
+    deep = b"\x91" * 100_000 + b"\x00"
+    begin = b"\x82\xa4type\xa4read\xa5steps"
+    with pytest.raises(WrongUse):
+        messages.decode_request(begin + deep)
+    with pytest.raises(HeadwaterError):
+        messages.decode(Hello, deep)
+
+
+def test_a_giant_ticket_is_not_looked_at() -> None:
+    longest = messages.encode(msgspec.structs.replace(REQUESTS[0], ids=bytes(MOST_TICKET_BYTES - 80)))
+    assert len(longest) <= MOST_TICKET_BYTES
+    assert messages.decode_request(longest).ids == bytes(MOST_TICKET_BYTES - 80)
+    with pytest.raises(WrongUse, match="1,048,577 bytes"):
+        messages.decode_request(bytes(MOST_TICKET_BYTES + 1))
+
+
+def test_the_most_samples_of_a_request_fit_into_a_ticket() -> None:
+    count = 16_384
+    request = msgspec.structs.replace(
+        REQUESTS[1], ids=bytes(8 * count), cuts=bytes(count), codecs=bytes(count)
+    )
+    assert len(messages.encode(request)) < MOST_TICKET_BYTES // 4
+
+
+@pytest.mark.parametrize("kind", [Hello, Welcome, Complaint, Release])
+def test_another_message_is_refused_by_its_name(kind: type[Any]) -> None:
+    with pytest.raises(HeadwaterError, match=f"no {kind.__name__}"):
+        messages.decode(kind, msgspec.msgpack.encode({"protocols": 1, "ids": "x", "kind": 3}))
+
+
+def test_every_action_has_a_scope_and_a_meaning() -> None:
+    assert set(SCOPE_OF_ACTION) == set(ACTIONS)
+    assert all(ACTIONS.values())
