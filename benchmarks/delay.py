@@ -48,7 +48,7 @@ def measure(photos: Path, options: Options) -> Rates:
         contenders = {}
         for name, delay in DELAYS.items():
             place = stack.enter_context(proxy(store.place, delay))
-            reader = stack.enter_context(Reader(f"grpc://{place}/photos", batch=BATCH))
+            reader = stack.enter_context(Reader(f"grpc://{place}/photos", {"batch": BATCH}))
             contenders[name] = _megabits(reader)
         return interleave(contenders, rounds=options.rounds)
 

@@ -1,8 +1,8 @@
 """Does each of two clients of one store get its share, however much the other asks for?
 
 The store is held to a quarter of a core and is the bottleneck. Both clients only fetch, in processes of their
-own: the greedy one has eight threads that ask for 256 photos each, the modest one two threads that ask for 32.
-Fair is half of the bytes for each. Once with photos as the files they are, once cut at the store.
+own: the greedy one has eight threads that ask for 256 photos each, the modest one two that ask for 32. Half
+of the bytes for each is fair. Once with photos as the files they are, once cut at the store.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from serving import CpuWatch, Reader, Store, fetch_together, make_tars, serve
 
 CORES = 0.25
 WARM_SECONDS = 2.0
-GREEDY = {"threads": 8, "batch": 256, "in_flight": 64 << 20}
-MODEST = {"threads": 2, "batch": 32, "in_flight": 64 << 20}
+GREEDY: dict[str, float] = {"threads": 8, "batch": 256, "in_flight": 64 << 20}
+MODEST: dict[str, float] = {"threads": 2, "batch": 32, "in_flight": 64 << 20}
 WORK = {"raw": 0, "offload": 4}
 """What is asked for, as the number of steps at the store: decode, crop, resize, flip."""
 _FAIR = (0.45, 0.55)
@@ -49,7 +49,7 @@ def measure(store: Store, cut: int, options: Options) -> list[Found]:
     found = []
     with ExitStack() as stack:
         readers = {
-            name: stack.enter_context(Reader(store.photos, cut=cut, **how))
+            name: stack.enter_context(Reader(store.photos, {**how, "cut": cut}))
             for name, how in (("greedy", GREEDY), ("modest", MODEST))
         }
         for number in range(rounds):

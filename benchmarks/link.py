@@ -11,7 +11,6 @@ Of several settings of each peer, the best of a qualifying epoch takes part in t
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ WEBDATASET = ("webdataset, 1 worker", "webdataset, 2 workers", "webdataset, 2 wo
 LITDATA = ("litdata, 1 worker", "litdata, 2 workers", "litdata, 2 workers, 4 chunks ahead")
 PAYLOAD_MBIT = RATE_MBIT * TCP_SHARE
 _PEERS = Path(__file__).parent / "peers"
-_ONE_EPOCH = 1e-6  # seconds; a peer measures whole epochs for at least so long
+_ONE_EPOCH = 0.01  # seconds; a peer measures whole epochs for at least so long
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Setting:
     settings: Mapping[str, Any]
 
     def reader(self) -> Reader:
-        return Reader(self.photos, within=self.ends.trainer.words, batch=BATCH)
+        return Reader(self.photos, {"batch": BATCH}, within=self.ends.trainer.words)
 
     @contextmanager
     def peer(self, name: str) -> Iterator[Callable[[], float]]:
@@ -53,12 +52,17 @@ class Setting:
         with Peer(*words, seconds=_ONE_EPOCH, within=self.ends.trainer.words) as peer:
 
             def measure() -> float:
-                cache = Path(self.settings["cache"])
-                shutil.rmtree(cache, ignore_errors=True)
-                cache.mkdir()
+                _empty(Path(self.settings["cache"]))
                 return peer.measure()
 
             yield measure
+
+
+def _empty(cache: Path) -> None:
+    """Drop LitData's chunks; its index stays, for the dataset was opened before the epoch."""
+    for path in cache.rglob("*"):
+        if path.is_file() and path.name != "index.json":
+            path.unlink()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from local_photos import shards
 from measuring import Options
@@ -134,8 +134,8 @@ class CpuWatch:
 class Reader:
     """processes/reader.py in a process; `settings` are those of its `Settings`."""
 
-    def __init__(self, url: str, *, within: Sequence[str] = (), **settings: float) -> None:
-        words = [*within, sys.executable, str(PROCESSES / "reader.py"), url, json.dumps(settings)]
+    def __init__(self, url: str, settings: Mapping[str, float], *, within: Sequence[str] = ()) -> None:
+        words = [*within, sys.executable, str(PROCESSES / "reader.py"), url, json.dumps(dict(settings))]
         self._child = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )

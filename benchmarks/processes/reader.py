@@ -23,7 +23,7 @@ import numpy as np
 
 import headwater as hw
 from headwater import transforms as T
-from headwater.data.translate import as_pipeline
+from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.fetching import Wanted
 
@@ -43,7 +43,7 @@ class Settings:
     rest: float = 0.0
 
 
-def training_steps() -> T.Compose:
+def training_steps() -> Pipeline:
     """As in local_photos.py."""
     floats = [T.ToDtype("float32", scale=True), T.Normalize(_MEAN, _STD)]
     return T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), *floats])
@@ -75,7 +75,7 @@ class Client:
     def window(self, begin: float, end: float) -> Answer:
         """Threads that do nothing but fetch; a reply counts by the share of its time inside the window."""
         self._rounds += 1
-        steps = as_pipeline(training_steps()).samplewise
+        steps = training_steps().samplewise
         self._reader = self._data.store.reader(Chain(steps, 17), self._offload)
         self._totals = {"images": 0.0, "bytes": 0.0, "cut": 0.0, "requests": 0.0}
         requests = self._requests()

@@ -125,3 +125,14 @@ class Refused(HeadwaterError):
     """A store that does not let this caller do this, or a server that will not start so open."""
 
     exit_code = 4
+
+
+def error_named(name: str, text: str) -> HeadwaterError | None:
+    """An error of this module, as a store names it in a reply; None for what is none.
+
+    An `Unreachable` is never what a store says of itself.
+    """
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, HeadwaterError) and not issubclass(kind, Unreachable):
+        return kind(text)
+    return None

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,10 @@ import torch
 
 import headwater as hw
 from headwater import transforms
+from headwater.cli.exhibition import store
 from headwater.cli.training import ResumeProof, small_network
+from headwater.errors import HeadwaterError
+from headwater.report.link import Passage
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +30,49 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     assert len(found["validation_accuracy"]) == 1
     assert found["stats"]["epochs"] == 1
     assert len(list(Path(found["photos"]).rglob("*.jpg"))) == 240
+    check_link(found["link"])
+    check_store(out / "store")
     page = Path(found["report"]).read_text()
     assert "differing after resuming in mid-epoch" in page
+    assert "The store and the link" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
     again = headwater(*words)
     assert again.returncode == 0, again.stderr
     assert "report.html written" in again.stdout
+
+
+def check_link(link: dict[str, Any]) -> None:
+    local, files, crops, faulty = link["epochs"]
+    for epoch in link["epochs"]:
+        assert epoch["samples"] == 240
+        assert epoch["differing_bytes"] == 0
+        assert epoch["compared_bytes"] >= 240 * 3 * 64 * 64 * 4
+    # A connection may say a word of its own at any time.
+    assert local["link_bytes"] < 1_000
+    assert crops["link_bytes"] < files["link_bytes"] / 2
+    assert (files["reconnects"], crops["reconnects"]) == (0, 0)
+    assert faulty["reconnects"] >= 2
+    assert faulty["link_bytes"] >= files["link_bytes"]
+    assert list(link["faults"]) == ["connections reset", "store killed", "store back"]
+
+
+def check_store(folder: Path) -> None:
+    """Its token is for its owner alone, and the audit log tells who read without telling the token."""
+    tokens, audit = folder / "tokens.toml", (folder / "audit.jsonl").read_text()
+    assert tokens.stat().st_mode & 0o077 == 0
+    assert tomllib.loads(tokens.read_text())["token"][0]["secret"] not in audit
+    lines = [json.loads(line) for line in audit.splitlines()]
+    assert any(line["action"] == "read" and line["caller"] == "demo" for line in lines)
+
+
+def test_the_demo_notices_another_byte() -> None:
+    """Were the link to change a byte, the chapter would not be written."""
+    good = Passage("files", 10, 1, 1.0, 0, compared_bytes=100, differing_bytes=0)
+    store._check(good)
+    with pytest.raises(HeadwaterError, match="1 of 100 bytes differ"):
+        store._check(replace(good, differing_bytes=1))
+    with pytest.raises(HeadwaterError, match="0 of 0 bytes"):
+        store._check(replace(good, compared_bytes=0))
 
 
 def test_the_proof_notices_another_loader(photo_folder: Path) -> None:

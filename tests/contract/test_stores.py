@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import headwater as hw
-from datasets import Photo, write_folder, write_parquet, write_tar
+from datasets import Photo, members_of, write_folder, write_parquet, write_tar
 from headwater import transforms as T
 from headwater.data.codecs import CODECS
 from headwater.errors import SampleCorrupt
@@ -42,15 +42,9 @@ def write(layout: str, root: Path, photos: list[Photo], part: int | None) -> Pat
             write_parquet(root / f"train-{number:05d}-of-00002.parquet", parts[number])
         else:
             write_tar(
-                root / f"shard-{number:03d}.tar", [m for photo in parts[number] for m in members(photo)]
+                root / f"shard-{number:03d}.tar", [m for photo in parts[number] for m in members_of(photo)]
             )
     return root
-
-
-def members(photo: Photo) -> list[tuple[str, bytes]]:
-    from datasets import members_of
-
-    return members_of(photo)
 
 
 def spoil(photos: list[Photo]) -> list[Photo]:
@@ -61,6 +55,8 @@ def spoil(photos: list[Photo]) -> list[Photo]:
 class Served(NamedTuple):
     root: Path
     daemon: Daemon
+    local: dict[str, hw.Dataset]
+    """By name, opened before anything was taken away."""
 
     def uri(self, name: str) -> str:
         return f"{self.daemon.serving.address}/{name}"
@@ -84,10 +80,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo]) -> Ite
                 path = write(layout, root / name, some, part)
                 datasets[name] = DatasetConfig(str(path), fields=FIELDS[layout])
     with Daemon(ServeConfig(listen="127.0.0.1:0", datasets=datasets)) as daemon:
+        wholes = [name for name in datasets if name.endswith("-all")]
+        local = {name: hw.open(root / name, fields=datasets[name].fields) for name in wholes}
         for gone in root.glob("folder-spoilt-*/*/*.*"):
             if gone.stem == MISSING:
                 gone.unlink()
-        yield Served(root, daemon)
+        yield Served(root, daemon, local)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -103,23 +101,24 @@ def kind(request: pytest.FixtureRequest) -> str:
 Open = Callable[..., hw.Dataset]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def open_as(served: Served, layout: str) -> Iterator[Open]:
-    opened: list[hw.Dataset] = []
+    """Opens each kind of store once; `reverse` names the shards the other way round."""
+    opened: dict[tuple[str, str, bool], hw.Dataset] = {}
 
     def open_(kind: str, state: str = "sound", *, reverse: bool = False) -> hw.Dataset:
         if kind == "local":
-            opened.append(hw.open(served.root / f"{layout}-{state}-all", fields=FIELDS[layout]))
-        elif kind == "remote":
-            opened.append(hw.open(served.uri(f"{layout}-{state}-all"), progress=False))
-        else:
-            parts = [served.uri(f"{layout}-{state}-{part}") for part in (0, 1)]
-            opened.append(hw.open(parts[::-1] if reverse else parts, progress=False))
-        assert isinstance(opened[-1].store, KINDS[kind])
-        return opened[-1]
+            return served.local[f"{layout}-{state}-all"]
+        if (kind, state, reverse) not in opened:
+            parts = ["all"] if kind == "remote" else ["1", "0"] if reverse else ["0", "1"]
+            uris = [served.uri(f"{layout}-{state}-{part}") for part in parts]
+            opened[kind, state, reverse] = hw.open(uris, progress=False)
+        data = opened[kind, state, reverse]
+        assert isinstance(data.store, KINDS[kind])
+        return data
 
     yield open_
-    for data in opened:
+    for data in opened.values():
         data.close()
 
 

@@ -22,6 +22,8 @@ from stores import StoreProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 AT_ONCE = 1.0
+UNLOADING = 2.0
+"""Seconds that Python with torch may take to end by itself, on a machine that is busy."""
 QUIET = 0.5
 """Seconds without a word after which a program that prints every batch is waiting for the store."""
 
@@ -144,7 +146,7 @@ def interrupt(program: subprocess.Popen[str]) -> None:
     assert program.returncode in (-signal.SIGINT, 128 + signal.SIGINT), errors
     assert "KeyboardInterrupt" in errors
     assert float(output.rpartition("interrupted")[2]) - sent < AT_ONCE
-    assert ended < AT_ONCE, f"{ended:.2f} s"
+    assert ended < AT_ONCE + UNLOADING
     assert not children
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ import psutil
 import pytest
 
 import headwater as hw
+from datasets import Photo, write_folder
 from headwater.cli.proxy import Fault, Proxy, Shape
 from headwater.errors import StoreLost
 from headwater.store.client.remote import RemoteStore
 from headwater.store.client.status import status
+from pictures import save
 from rigs import LINK, Rig, Truth, load, make_folder
 from stores import StoreProcess
 
@@ -38,6 +41,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def truth(folder: Path) -> Truth:
     return Truth(folder)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise, which PNG does not make smaller: a reply that no buffer on the way holds."""
+    rng = np.random.default_rng(1)
+    photos = [
+        Photo(0, f"{number}", "png", save(rng.integers(0, 256, (250, 250, 3), np.uint8), "PNG"))
+        for number in range(7)
+    ]
+    return write_folder(tmp_path_factory.mktemp("large"), photos)
 
 
 @contextmanager
@@ -69,35 +83,64 @@ def test_a_store_that_drains_in_mid_epoch_loses_nothing(folder: Path, truth: Tru
         truth.check([*found, *batches], 0)
 
 
-def test_a_reply_that_is_on_its_way_arrives_although_the_store_drains(folder: Path, settings: Path) -> None:
-    slow = Shape(bits_per_second=8e5)
-    with running(folder, shape=slow, config=settings) as rig:
-        with closing(rig.open(deadline_seconds=10.0)) as data:
-            assert isinstance(data.store, RemoteStore)
-            with ThreadPoolExecutor(1) as pool:
-                answer = pool.submit(data.store.read, np.arange(32))
-                wait_for_request(rig.stores[0])
-                assert rig.stores[0].terminate().code == 0
-                assert not answer.done() or not data.store.retries
-                rig.stores[0].restart()
-                assert len(answer.result(60)) == 32
-            assert not data.store.retries
+def test_a_reply_that_is_on_its_way_arrives_although_the_store_drains(large: Path, settings: Path) -> None:
+    settings.write_text("drain_seconds = 30\n")
+    with (
+        running(large, shape=Shape(bits_per_second=4e6), config=settings) as rig,
+        closing(rig.open(deadline_seconds=20.0)) as data,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answer = pool.submit(data.store.read, np.arange(len(data)))
+        wait_for_request(rig.stores[0])
+        assert rig.stores[0].terminate().code == 0
+        rig.stores[0].restart()
+        assert len(answer.result(60)) == len(data)
+        assert isinstance(data.store, RemoteStore)
+        assert not data.store.retries
 
 
-def test_a_second_signal_ends_a_store_that_waits_for_a_client(folder: Path, settings: Path) -> None:
+def test_a_second_signal_ends_a_store_that_waits_for_a_client(large: Path, settings: Path) -> None:
     settings.write_text("drain_seconds = 60\n")
-    with running(folder, shape=Shape(), config=settings) as rig:
+    with running(large, shape=Shape(), config=settings) as rig:
+        store = rig.stores[0]
+        with closing(rig.open(deadline_seconds=30.0, give_up_seconds=0.5)) as data:
+            rig.proxies[0].inject(Fault("pause", "down"))
+            with asking_for_all(data):
+                try:
+                    wait_for_request(store)
+                    store.process.terminate()
+                    with pytest.raises(subprocess.TimeoutExpired):
+                        store.process.wait(1.0)
+                    assert end_with_signals(store) in (1, -signal.SIGTERM)
+                finally:
+                    store.kill()
+                    rig.proxies[0].cut()
+
+
+@pytest.mark.xfail(strict=True, reason="gRPC waits without end for a client that stalls when Python ends")
+def test_a_client_that_stalls_does_not_keep_a_store_from_ending(large: Path, settings: Path) -> None:
+    settings.write_text("drain_seconds = 1\n")
+    with running(large, shape=Shape(), config=settings) as rig:
         store = rig.stores[0]
         with closing(rig.open(deadline_seconds=30.0, give_up_seconds=0.5)) as data:
             rig.proxies[0].inject(Fault("pause", "down"))
             with asking_for_all(data):
                 wait_for_request(store)
                 store.process.terminate()
-                with pytest.raises(subprocess.TimeoutExpired):
-                    store.process.wait(1.0)
-                store.process.terminate()
-                assert store.process.wait(1.0) == 1
-                rig.proxies[0].cut()
+                try:
+                    assert store.process.wait(1.0 + ENDING) == 0
+                finally:
+                    store.kill()
+                    rig.proxies[0].cut()
+
+
+def end_with_signals(store: StoreProcess) -> int | None:
+    """A signal now and then, since two that come together may count as one."""
+    for _ in range(4):
+        store.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            return store.process.wait(0.5)
+    return None
 
 
 @contextmanager

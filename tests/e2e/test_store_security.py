@@ -125,8 +125,7 @@ def test_tls_alone_needs_no_certificate_of_the_client(
             assert len(dataset.store.read(np.arange(3))) == 3
         with pytest.raises(Refused, match="token not accepted"):
             hw.open(uri, token=WRONG, link=certificates.link())
-        text = expect_unreachable(uri, Link(ca=certificates.other_ca))
-        assert "CERTIFICATE_VERIFY_FAILED" in text
+        assert "issuer certificate" in expect_unreachable(uri, Link(ca=certificates.other_ca))
 
 
 STRANGERS: dict[str, dict[str, str]] = {

@@ -16,7 +16,7 @@ from headwater.data.image import Limits
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.engine.chain import Chain
-from headwater.errors import SampleCorrupt, SampleTooLarge
+from headwater.errors import SampleCorrupt, SampleTooLarge, WrongUse
 
 PIPELINES = {
     "imagenet": T.Compose([T.RandomResizedCrop(20), T.RandomHorizontalFlip()]),
@@ -129,3 +129,86 @@ def test_caps_are_checked_before_decoding() -> None:
 def test_an_empty_chain_hands_files_through() -> None:
     files = photos(3)
     assert through(Pipeline(()), files, 0) == files
+
+
+@dataclass
+class NotingLot(Lot):
+    """Also wants to know what was drawn."""
+
+    noted: dict[int, tuple[tuple[int, int], list[tuple[float, ...]]]] = field(default_factory=dict)
+
+    def note(self, place: int, size: tuple[int, int], rows: Sequence[Any]) -> None:
+        assert place not in self.images
+        self.noted[place] = (size, [tuple(row) for row in rows])
+
+
+def new_lot(count: int = 12, kind: type[Lot] = Lot) -> Any:
+    return kind(np.arange(count, dtype=np.int64) * 101, 7)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_values_that_went_different_distances_end_alike(name: str) -> None:
+    """As from a store under pressure: some raw, some cut here, some there, all in one lot."""
+    pipeline = PIPELINES[name].samplewise
+    whole = through(pipeline, photos(), 7)
+    done = np.arange(12, dtype=np.uint8) % (len(pipeline) + 1)
+    ways = [through(pipeline.cut(cut)[0], photos(), 7) for cut in range(len(pipeline) + 1)]
+    values = [ways[cut][place] for place, cut in enumerate(done.tolist())]
+    lot = new_lot()
+    Chain(pipeline, 3).run(values, lot, done=done)
+    assert not lot.failures
+    assert sorted(lot.images) == list(range(12))
+    for place, wanted in enumerate(whole):
+        assert np.array_equal(lot.images[place], wanted)
+
+
+def test_nothing_done_is_the_same_as_not_saying_so() -> None:
+    pipeline = PIPELINES["imagenet"].samplewise
+    one, other = new_lot(), new_lot()
+    Chain(pipeline, 3).run(photos(), one)
+    Chain(pipeline, 3).run(photos(), other, done=np.zeros(12, np.uint8))
+    assert all(np.array_equal(one.images[place], other.images[place]) for place in range(12))
+
+
+def test_failures_of_a_part_name_the_place_in_the_lot() -> None:
+    pipeline = T.Compose([T.Resize(30), T.CenterCrop(24)]).samplewise
+    values: list[Any] = list(photos())
+    done = np.zeros(12, np.uint8)
+    for place in (2, 9):
+        values[place] = through(pipeline.cut(2)[0], photos(), 7)[place]
+        done[place] = 2
+    values[5] = b"no image"
+    lot = new_lot()
+    Chain(pipeline, 3).run(values, lot, done=done)
+    assert {place: stage for place, (stage, _) in lot.failures.items()} == {5: "decode"}
+    assert sorted(lot.images) == [place for place in range(12) if place != 5]
+
+
+def test_more_done_than_there_are_steps() -> None:
+    pipeline = PIPELINES["imagenet"].samplewise
+    with pytest.raises(WrongUse, match="outside a pipeline"):
+        Chain(pipeline, 3).run(photos(), new_lot(), done=np.full(12, len(pipeline) + 1, np.uint8))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_whoever_wants_to_know_is_told_what_was_drawn(name: str) -> None:
+    pipeline = PIPELINES[name].samplewise
+    lot = new_lot(kind=NotingLot)
+    Chain(pipeline, 3).run(photos(), lot)
+    sizes = np.array([simplejpeg.decode_jpeg_header(file)[:2] for file in photos()])
+    drawn = pipeline.draw(lot.ids, sizes, seed=3, epoch=7)
+    for place in range(12):
+        size, rows = lot.noted[place]
+        assert size == tuple(sizes[place])
+        assert rows == [tuple(each[place].tolist()) for each in drawn]
+
+
+def test_a_part_of_a_lot_is_told_under_its_own_places() -> None:
+    pipeline = PIPELINES["imagenet"].samplewise
+    values: list[Any] = list(photos())
+    done = np.zeros(12, np.uint8)
+    values[4], done[4] = through(pipeline.cut(2)[0], photos(), 7)[4], 2
+    lot, whole = new_lot(kind=NotingLot), new_lot(kind=NotingLot)
+    Chain(pipeline, 3).run(values, lot, done=done)
+    Chain(pipeline, 3).run(photos(), whole)
+    assert lot.noted == {place: noted for place, noted in whole.noted.items() if place != 4}

@@ -10,11 +10,12 @@ import numpy as np
 import typer
 
 from headwater import transforms
+from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, print_json, print_table, say
 from headwater.data.pipeline import Pipeline
 from headwater.engine.crew import available_cores
 from headwater.errors import MissingExtra, WrongUse
-from headwater.store import Dataset, LocalStore, open
+from headwater.store import Dataset, Link, LocalStore, open
 
 app = typer.Typer(help="Measure on this machine, with this data.", no_args_is_help=True)
 
@@ -45,7 +46,7 @@ def _bench() -> None:
 
 @app.command("loader")
 def loader(
-    uri: Annotated[str, typer.Argument(help="Folder, tars, Parquet, or s3:// address.")],
+    uri: Annotated[str, typer.Argument(help="Folder, tars, Parquet, s3:// or grpc+tls:// address.")],
     transform: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "imagenet",
     samples: Annotated[int, typer.Option(min=1, help="How many samples a round takes.")] = 2000,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
@@ -53,12 +54,16 @@ def loader(
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds that count; each contender has one turn in each.")
     ] = 5,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
     json: JsonFlag = False,
 ) -> None:
     """Images per second of the loader, of a bare read loop, and of torch's DataLoader with the same steps."""
     if transform not in PRESETS:
         raise WrongUse(f"no transform is called {transform!r}; known: {', '.join(PRESETS)}")
-    dataset = _some(open(uri), samples)
+    dataset = _some(open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key)), samples)
     found = measure(
         dataset,
         PRESETS[transform](),

@@ -1,16 +1,19 @@
-"""A store in a process of its own: `headwater serve` as a child, for the demo and the benchmarks."""
+"""A store in a process of its own: `headwater serve` as a child, for the demo and the benchmarks.
+
+The child ends with its parent, however that ends: it watches a pipe that only the parent holds open.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 
@@ -20,6 +23,7 @@ from headwater.errors import HeadwaterError
 START_SECONDS = 90.0
 """A store loads torch and takes its digests in a few seconds; on a busy machine in some more."""
 END_SECONDS = 10.0
+MODULE = "headwater.cli.child_store"
 
 _Argument = str | os.PathLike[str]
 
@@ -54,23 +58,24 @@ class ChildStore:
 
     def start(self) -> Self:
         """Wait until it listens; raises `HeadwaterError` with its last words if it does not."""
-        command = [sys.executable, "-P", "-m", "headwater.cli", "serve", *self._words]
+        command = [sys.executable, "-P", "-m", MODULE, *self._words]
         command += ["--listen", f"127.0.0.1:{self._port}", "--json"]
         # A token of the environment would open this store too.
         environment = {name: value for name, value in os.environ.items() if name != "HEADWATER_TOKEN"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env=environment,
             )
         document = _read_document(self._process)
-        if document is None:
+        if "address" not in document:
             self.close()
-            raise HeadwaterError(f"the store did not start: {_last_line(self._log)}; see {self._log}")
+            reason = document.get("error", {}).get("message") or _last_line(self._log)
+            raise HeadwaterError(f"the store did not start: {reason}; see {self._log}")
         self.scheme, _, place = document["address"].partition("://")
         self._port, self.datasets = parse_address(place)[1], document["datasets"]
         return self
@@ -79,19 +84,20 @@ class ChildStore:
         """SIGKILL: no drain, no last words."""
         process = self._running()
         process.kill()
-        process.wait()
+        _forget(process)
+        self._process = None
 
     def close(self) -> None:
         """Let it drain; kill it if that takes longer than ten seconds. Closing again does nothing."""
         if self._process is None:
             return
-        self._process.terminate()
+        process, self._process = self._process, None
+        process.terminate()
         try:
-            self._process.wait(END_SECONDS)
+            process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill()
-        _close(self._process.stdout)
-        self._process = None
+            process.kill()
+        _forget(process)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -107,15 +113,15 @@ class ChildStore:
         return self._process
 
 
-def _read_document(process: subprocess.Popen[str]) -> dict[str, Any] | None:
-    """What the store prints when it listens; None if it ended first, or was ended for taking too long."""
+def _read_document(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What the store prints when it listens, or why it cannot; empty if it took too long and was ended."""
     late = threading.Timer(START_SECONDS, process.kill)
     late.start()
     try:
         text = "".join(_lines(process))
     finally:
         late.cancel()
-    return msgspec.json.decode(text, type=dict[str, Any]) if text.endswith("}\n") else None
+    return msgspec.json.decode(text, type=dict[str, Any]) if text.endswith("}\n") else {}
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
@@ -131,7 +137,26 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _close(pipe: IO[str] | None) -> None:
-    if pipe is not None:
-        with contextlib.suppress(OSError):
+def _forget(process: subprocess.Popen[str]) -> None:
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
             pipe.close()
+
+
+def _end_with_parent() -> None:
+    # Not `sys.stdin`: its lock, held by a thread that waits, would abort the interpreter's own end.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _main() -> NoReturn:
+    from headwater.cli import main
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    main(["serve", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    _main()

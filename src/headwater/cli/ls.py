@@ -7,24 +7,31 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table
-from headwater.store import Dataset, open
+from headwater.store import Dataset, Link, open
 
 _CLASSES_SHOWN = 12
 _QUANTILES = {"smallest": 0, "5 %": 5, "median": 50, "95 %": 95, "largest": 100}
 
 
 def ls(
-    uri: Annotated[str, typer.Argument(help="Folder, tars, Parquet, or s3:// address.")],
+    uri: Annotated[str, typer.Argument(help="Folder, tars, Parquet, s3:// or grpc+tls:// address.")],
     split: Annotated[str | None, typer.Option(help="Sub-folder, or beginning of file names.")] = None,
     image: Annotated[str | None, typer.Option(help="Extension or column that holds the image.")] = None,
     label: Annotated[str | None, typer.Option(help="Extension or column that holds the label.")] = None,
     samples: Annotated[int, typer.Option(min=0, help="How many samples to show.")] = 5,
     refresh: Annotated[bool, typer.Option(help="Index from scratch.")] = False,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
     json: JsonFlag = False,
 ) -> None:
     """Count, classes, bytes, version and first samples of a dataset."""
-    found = describe(open(uri, split, image=image, label=label, refresh=refresh), samples)
+    link = Link(ca=ca, cert=cert, key=key)
+    data = open(uri, split, image=image, label=label, refresh=refresh, token=token_file, link=link)
+    found = describe(data, samples)
     if json:
         print_json(found)
     else:

@@ -27,7 +27,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for number, name in enumerate(columns):
         table.add_column(name, overflow="fold", no_wrap=number == 0 and len(columns) > 2)
     for row in rows:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*(printable(cell) for cell in row))
     Console(markup=False, highlight=False).print(table)
 
 
@@ -45,6 +45,6 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def _plain(cell: str) -> str:
+def printable(cell: str) -> str:
     """Control characters of a hostile name must not reach the terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in cell)

@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headwater.cli.printing import JsonFlag, format_bytes, print_json
+from headwater.cli.linking import Ca, Cert, Key, TokenFile
+from headwater.cli.printing import JsonFlag, format_bytes, print_json, printable
 from headwater.errors import Unreachable
 from headwater.store.client.link import Link
 
@@ -29,12 +30,10 @@ Row = tuple[str, str, str]
 
 def top(
     url: Annotated[str, typer.Argument(help="grpc://HOST:PORT or grpc+tls://HOST:PORT.")],
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that holds the token; else HEADWATER_TOKEN is used.")
-    ] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificate that signed the store's, PEM.")] = None,
-    cert: Annotated[Path | None, typer.Option(help="Own certificate, PEM, for mutual TLS.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="One table; also where the output is no terminal.")
@@ -87,9 +86,9 @@ def render(
     for name in ("", "now" if before else "on average", "since it began"):
         table.add_column(name, justify="right" if name else "left")
     for row in rows(before, after, seconds):
-        table.add_row(*(Text(_printable(cell)) for cell in row))
-    lines = [Text(_printable(line)) for line in header(url, after)]
-    return Group(*lines, *([Text(_printable(trouble), style="bold red")] if trouble else []), table)
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    lines = [Text(printable(line)) for line in header(url, after)]
+    return Group(*lines, *([Text(printable(trouble), style="bold red")] if trouble else []), table)
 
 
 def header(url: str, status: Status) -> list[str]:
@@ -180,8 +179,3 @@ def _format_duration(seconds: float) -> str:
         if seconds < most * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds / 86400:.1f} d"
-
-
-def _printable(text: str) -> str:
-    """Names come from the store; their control characters must not reach the terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

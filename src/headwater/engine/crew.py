@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -11,6 +12,8 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from headwater.errors import ForkedUse, WrongUse
+
+log = logging.getLogger("headwater")
 
 _CLOSED = "this loader was closed; make a new one"
 
@@ -74,6 +77,8 @@ class Daemons:
             call, arguments = todo
             try:
                 call(*arguments)
+            except BaseException:  # a thread that ended here would be missed by all later calls
+                log.exception("a call in %s failed", self._name)
             finally:
                 del todo, call, arguments  # an idle thread keeps no batch alive
                 with self._lock:

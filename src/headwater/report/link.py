@@ -10,7 +10,7 @@ import numpy as np
 from headwater.report.page import Chapter, Figure, Table
 from headwater.report.plots import axes, floats
 
-_COLUMNS = ("epoch", "link MB", "seconds", "images/s", "reconnects", "differing bytes")
+_COLUMNS = ("epoch", "link MB", "seconds", "images/s", "reconnects", "differing")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _row(passage: Passage) -> tuple[str, ...]:
         f"{passage.seconds:.1f}",
         f"{passage.samples / passage.seconds:,.0f}",
         f"{passage.reconnects:,}",
-        f"{passage.differing_bytes:,} of {passage.compared_bytes / 1e6:,.1f} MB",
+        f"{passage.differing_bytes:,} of {passage.compared_bytes / 1e6:,.0f} MB",
     )
 
 

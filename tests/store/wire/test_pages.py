@@ -103,6 +103,12 @@ def test_columns_with_gaps(made: Index, rows: int) -> None:
     assert_same(put_together(cut_up(made, rows)), made)
 
 
+def test_no_dictionary_crosses(made: Index) -> None:
+    """Flight would leave it out of a stream of single batches, and the page could not be read."""
+    assert pa.types.is_dictionary(made.columns["kind"].type)
+    assert not any(pa.types.is_dictionary(field.type) for field in index_schema(made, first=True))
+
+
 def test_where_samples_lie_is_not_told(index: Index) -> None:
     names = index_schema(index, first=True).names
     assert not {"shard", "offset", "order"} & set(names)

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -36,8 +36,8 @@ _OFFLOAD = Offload(3, "zstd")
 _READING_SECONDS = 0.1
 _TEXT = """A store served the photos from a process of its own, with a token and an audit log; between it and
 the trainer was a link of 100 Mbit with a delay of 2 ms each way, made by a proxy on this machine. The same
-network was trained for an epoch on local files, on files that crossed the link, and on crops: decoded, cropped
-and resized at the store, and compressed without loss. Every batch was compared with that of the local files.
+network was trained for an epoch on local files, on files that crossed the link, and on crops: decoded,
+cropped and resized at the store, and compressed without loss. Every batch was compared with the local one.
 
 In the last epoch every connection was reset, and then the store was killed and started again. The loader
 asked again for what had not come; every sample came once, with the same bytes. The store and the trainer
@@ -106,20 +106,14 @@ class _Rounds:
         for _ in self._loader(remote.select(remote.ids[:_WARM_UP]), _OFFLOAD):
             pass
 
-    def _train(
-        self, name: str, loader: DataLoader, events: Mapping[int, Callable[[], object]] | None = None
-    ) -> Passage:
-        """One epoch; `events` are called after the step that they stand for."""
+    def _train(self, name: str, loader: DataLoader) -> Passage:
         torch.manual_seed(self.seed)
         trainer = Trainer(small_network(len(loader.dataset.classes)), len(loader))
         link_bytes, connections, begun = self.proxy.bytes_down, self.proxy.connections, time.perf_counter()
         differing = compared = samples = 0
-        for step, (batch, ours) in enumerate(
-            zip(trainer.train_epoch(loader), self.expected, strict=True), start=1
-        ):
+        for batch, ours in zip(trainer.train_epoch(loader), self.expected, strict=True):
             found = differing_bytes(ours, batch)
             differing, compared, samples = differing + found[0], compared + found[1], samples + len(batch)
-            (events or {}).get(step, _nothing)()
         passage = Passage(
             name,
             samples,
@@ -134,20 +128,16 @@ class _Rounds:
         return passage
 
     def _train_with_faults(self, loader: DataLoader) -> tuple[Passage, Flow]:
-        # Early: the loader is some batches ahead, and what has come is safe from faults.
-        first, second = max(1, len(loader) // 8), max(2, len(loader) // 4)
-        with ThreadPoolExecutor(1) as elsewhere, _Gauge(self.proxy) as gauge:
-            restarts = []
-
-            def reset() -> None:
-                gauge.mark("connections reset")
-                self.proxy.cut()
+        whole = int(loader.dataset.sizes.sum())
+        with ThreadPoolExecutor(1) as elsewhere:
+            restarts: list[Future[None]] = []
 
             def kill() -> None:
-                gauge.mark("store killed")
                 restarts.append(elsewhere.submit(self._restart, gauge))
 
-            passage = self._train("files, with faults", loader, {first: reset, second: kill})
+            faults = {whole // 4: ("connections reset", self.proxy.cut), whole // 2: ("store killed", kill)}
+            with _Gauge(self.proxy, faults) as gauge:
+                passage = self._train("files, with faults", loader)
             for restart in restarts:
                 restart.result()
         return passage, gauge.flow()
@@ -159,10 +149,14 @@ class _Rounds:
 
 
 class _Gauge:
-    """Reads every tenth of a second how many bytes have crossed the link."""
+    """Reads every tenth of a second how many bytes have crossed the link; `events` happen at a count of them.
 
-    def __init__(self, proxy: Proxy) -> None:
+    Not at a batch: the loader is some batches ahead, and what has come is safe from faults.
+    """
+
+    def __init__(self, proxy: Proxy, events: Mapping[int, tuple[str, Callable[[], object]]]) -> None:
         self._proxy = proxy
+        self._events = sorted(events.items(), reverse=True)
         self._begun, self._base = time.perf_counter(), proxy.bytes_down
         self._readings = [(0.0, 0)]
         self._marks: dict[str, float] = {}
@@ -189,12 +183,12 @@ class _Gauge:
 
     def _watch(self) -> None:
         while not self._over.wait(_READING_SECONDS):
-            now = time.perf_counter() - self._begun
-            self._readings.append((now, self._proxy.bytes_down - self._base))
-
-
-def _nothing() -> None:
-    return None
+            now, count = time.perf_counter() - self._begun, self._proxy.bytes_down - self._base
+            self._readings.append((now, count))
+            while self._events and self._events[-1][0] <= count:
+                _, (name, event) = self._events.pop()
+                self.mark(name)
+                event()
 
 
 def _check(passage: Passage) -> None:

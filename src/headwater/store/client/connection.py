@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headwater.engine.crew import Daemons
-from headwater.errors import ForkedUse, HeadwaterError, Refused, Unreachable
+from headwater.errors import ForkedUse, HeadwaterError, Refused, error_named
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.link import Link
 from headwater.store.wire import messages
@@ -191,17 +191,13 @@ def translate(error: BaseException, address: Address) -> Exception:
 
 
 def _complaint(extra: bytes, address: Address) -> Exception:
-    from headwater import errors
-
     try:
         complaint: Complaint = messages.decode(Complaint, extra)
     except HeadwaterError as error:
         return Passing(f"{address.place}: {error}")
     if complaint.retry:
         return Later(f"{address.place}: {complaint.text}")
-    kind = getattr(errors, complaint.kind, None)
-    known = isinstance(kind, type) and issubclass(kind, HeadwaterError) and not issubclass(kind, Unreachable)
-    made: Exception = kind(complaint.text) if known and kind is not None else HeadwaterError(complaint.text)
+    made = error_named(complaint.kind, complaint.text) or HeadwaterError(complaint.text)
     made.add_note(f"said by store {address.place}")
     return made
 

@@ -99,7 +99,7 @@ class Errand(Generic[T]):
         call, replica = next(iter(self._calls.items()))
         waited = time.monotonic() - call.begun
         deadline = replica.connection.link.deadline_seconds + _GRACE
-        slow = replica.slow_after if len(self._calls) == 1 and len(self._replicas.all) > 1 else deadline
+        slow = self._replicas.slow_after if len(self._calls) == 1 else deadline
         try:
             ended = self._answers.get(timeout=max(0.0, min(slow, deadline) - waited) + 1e-3)
         except Empty:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from queue import SimpleQueue
 
+from headwater.engine.crew import Daemons
 from headwater.errors import DatasetNotFound, Incompatible, Unreachable, WrongUse
 from headwater.store.base import Store
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection, Passing
 from headwater.store.client.index import open_index
 from headwater.store.client.link import Link
+from headwater.store.client.remembered import recall, remember
 from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Welcome
+
+log = logging.getLogger("headwater")
 
 _REST_SECONDS = 0.2
 
@@ -23,7 +30,7 @@ _REST_SECONDS = 0.2
 def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bool | None = None) -> Store:
     """One store for all addresses: those with the same version are replicas, disjoint ones shards.
 
-    A replica that does not answer now is used when it does; at least one must.
+    At least one must answer. One that does not, and was a replica when last seen, is used when it does.
     """
     if not uris:
         raise WrongUse("an empty list of stores; name at least one")
@@ -36,18 +43,66 @@ def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bo
     return store
 
 
+@dataclass(frozen=True)
+class _Member:
+    """A store of a group with one version; `welcome` is None for one that is away."""
+
+    connection: Connection
+    name: str
+    welcome: Welcome | None
+
+
 def _open_all(connections: Sequence[Connection], *, progress: bool | None) -> Store:
-    greeted = [(connection, greet(connection)) for connection in connections]
-    versions: dict[str, list[tuple[Connection, Welcome, str]]] = {}
-    for connection, welcome in greeted:
-        name = choose(connection.address, welcome)
-        versions.setdefault(welcome.datasets[name].version, []).append((connection, welcome, name))
+    versions: dict[str, list[_Member]] = {}
+    away: list[tuple[Connection, Unreachable]] = []
+    for connection, answer in zip(connections, _greet_all(connections), strict=True):
+        if isinstance(answer, Unreachable):
+            away.append((connection, answer))
+            continue
+        if isinstance(answer, Exception):
+            raise answer
+        name = choose(connection.address, answer)
+        version = answer.datasets[name].version
+        remember(connection.address, name, version)
+        versions.setdefault(version, []).append(_Member(connection, name, answer))
+    for connection, error in away:
+        _place(connection, error, versions)
     stores = [_open_one(group, progress=progress) for _, group in sorted(versions.items())]
     if len(stores) == 1:
         return stores[0]
     from headwater.store.fleet import ShardedStore
 
     return ShardedStore(stores)
+
+
+def _greet_all(connections: Sequence[Connection]) -> list[Welcome | Exception]:
+    """All at once, because one that is away takes its deadline."""
+    if len(connections) == 1:
+        return [greet(connections[0])]
+    answers: SimpleQueue[tuple[int, Welcome | Exception]] = SimpleQueue()
+    threads = Daemons(len(connections), "headwater-hello")
+
+    def ask(number: int) -> None:
+        try:
+            answers.put((number, greet(connections[number])))
+        except Exception as error:
+            answers.put((number, error))
+
+    for number in range(len(connections)):
+        threads.submit(ask, number)
+    found = dict(answers.get() for _ in connections)
+    threads.shutdown()
+    return [found[number] for number in range(len(connections))]
+
+
+def _place(connection: Connection, error: Unreachable, versions: dict[str, list[_Member]]) -> None:
+    """A store that is away belongs to those that hold what it held; if that is not known, it is an error."""
+    seen = recall(connection.address)
+    if seen is None or seen.version not in versions:
+        error.add_note("whether it holds the same samples as the others is not known; leave it out, or wait")
+        raise error
+    log.warning("%s does not answer; it is a replica and is used when it is back", connection.address.place)
+    versions[seen.version].append(_Member(connection, seen.name, None))
 
 
 def greet(connection: Connection) -> Welcome:
@@ -92,17 +147,18 @@ def choose(address: Address, welcome: Welcome) -> str:
     raise DatasetNotFound(f"{wanted} at {address.place}; {there}; write {address.location}/NAME")
 
 
-def _open_one(group: Sequence[tuple[Connection, Welcome, str]], *, progress: bool | None) -> RemoteStore:
-    names = sorted({name for _, _, name in group})
+def _open_one(group: Sequence[_Member], *, progress: bool | None) -> RemoteStore:
+    names = sorted({member.name for member in group})
     if len(names) > 1:
         raise WrongUse(f"replicas call the dataset {' and '.join(names)}; serve it under one name")
-    connections = [connection for connection, _, _ in group]
-    welcome, name = _weakest([welcome for _, welcome, _ in group]), names[0]
-    replicas = Replicas(connections)
+    welcome, name = _weakest([member.welcome for member in group if member.welcome is not None]), names[0]
+    replicas = Replicas([member.connection for member in group])
+    for member, replica in zip(group, replicas.all, strict=True):
+        if member.welcome is None:
+            replica.failed(time.monotonic())
     facts: DatasetFacts = welcome.datasets[name]
-    return RemoteStore(
-        replicas, Remote(name, facts, welcome, open_index(replicas, name, facts, progress=progress))
-    )
+    index = open_index(replicas, name, facts, progress=progress)
+    return RemoteStore(replicas, Remote(name, facts, welcome, index))
 
 
 def _weakest(welcomes: Sequence[Welcome]) -> Welcome:

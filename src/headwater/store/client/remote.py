@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import headwater.errors as errors
 from headwater.data.index import Index
 from headwater.engine.chain import Chain
 from headwater.engine.fetching import Fetched, Reader, Wanted
-from headwater.errors import HeadwaterError, SampleError, StoreLost, Unreachable
+from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
 from headwater.store.client.cutting import Cutting
 from headwater.store.client.errand import Errand, TooSlow
@@ -146,7 +145,7 @@ class RemoteReader:
     def _divide(self, wanted: Wanted) -> list[Fetched]:
         """Ask in pieces that the store takes and that end before their deadline."""
         sizes = self._weights(wanted.positions)
-        waiting = [np.arange(len(wanted.ids))]
+        waiting = [np.arange(len(wanted.ids))] if len(wanted.ids) else []
         begun = time.monotonic()
         found: list[tuple[int, Fetched]] = []
         while waiting:
@@ -172,7 +171,7 @@ class RemoteReader:
         wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
         return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
 
-    def _ask(self, wanted: Wanted, size: int, begun: float) -> Fetched:
+    def _ask(self, wanted: Wanted, size: int, begun: float, *, doubted: bool = False) -> Fetched:
         request = self._request(wanted)
         cut = bool(request.cuts)
         errand: Errand[Parcel] = Errand(
@@ -195,7 +194,7 @@ class RemoteReader:
         finally:
             with self._lock:
                 self._errands.discard(errand)
-        return self._open(parcel, wanted)
+        return self._open(parcel, wanted, doubted=doubted)
 
     def _explain(self, error: StoreLost, wanted: Wanted) -> StoreLost:
         position = int(wanted.positions[0])
@@ -219,7 +218,7 @@ class RemoteReader:
         )
         return request if self.cutting is None else self.cutting.apply(request, len(wanted.ids))
 
-    def _open(self, parcel: Parcel, wanted: Wanted) -> Fetched:
+    def _open(self, parcel: Parcel, wanted: Wanted, *, doubted: bool) -> Fetched:
         failed = {place: _error_of(text) for place, text in parcel.errors.items()}
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
         values: list[Any] = list(parcel.payloads)
@@ -228,8 +227,10 @@ class RemoteReader:
         done, values, doubtful = self.cutting.open(parcel, wanted)
         if not doubtful:
             return Fetched(values, fields, failed, done, parcel.bytes)
-        self._distrust(doubtful)
-        return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
+        if doubted:  # once may be a request that was altered on its way
+            self._distrust(doubtful)
+        size = int(self._weights(wanted.positions).sum())
+        return self._ask(wanted, size, time.monotonic(), doubted=True)
 
     def _distrust(self, reason: str) -> None:
         """The store did something else than was asked: its steps stay at the trainer from now on."""
@@ -263,11 +264,7 @@ def _error_of(text: bytes) -> Exception:
         complaint: Complaint = messages.decode(Complaint, text)
     except HeadwaterError as error:
         return SampleError(str(error))
-    kind = getattr(errors, complaint.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, HeadwaterError)) or issubclass(kind, Unreachable):
-        kind = SampleError
-    make: Callable[[str], Exception] = kind
-    return make(complaint.text)
+    return error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
 
 
 def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[object]]:

@@ -118,6 +118,11 @@ class Replicas:
         return found
 
     @property
+    def slow_after(self) -> float:
+        """Seconds after which another store would probably have answered; for ever if there is none."""
+        return min(r.slow_after for r in self.all) if len(self.all) > 1 else float("inf")
+
+    @property
     def asked(self) -> int:
         """Requests that were sent, in all."""
         return self._asked

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import chain as concatenated
 
 import numpy as np
@@ -191,7 +192,7 @@ def _load(pipeline: Pipeline, codecs: Sequence[str]) -> None:
     if any("torch" in LIBRARIES.get(step.name, ()) for step in pipeline.steps):
         torch_module()
     if any(codec != "none" for codec in codecs):
-        import headwater.data.codecs  # noqa: F401
+        import_module("headwater.data.codecs")
 
 
 def _files(job: Job, arena: Arena, count: int) -> list[memoryview]:

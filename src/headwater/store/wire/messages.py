@@ -73,9 +73,9 @@ class ReadRequest(Message, frozen=True, tag="read"):
     """Samples by id, each up to its cut and in its codec.
 
     `ids` are int64 and `cuts` and `codecs` bytes, one per sample; empty means that all are wanted as the
-    files they are. A codec is a place in `names`. `digest` is that of `steps` as the client runs them: a store
-    that runs them otherwise, because it was replaced since the greeting, answers with files. `heads` asks for
-    the first bytes of the files only.
+    files they are. A codec is a place in `names`. `digest` is that of `steps` as the client runs them: a
+    store that runs them otherwise, because it was replaced since the greeting, answers with files. `heads`
+    asks for the first bytes of the files only.
     """
 
     dataset: Name
