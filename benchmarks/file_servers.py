@@ -96,6 +96,6 @@ def make_chunks(tars: Path, folder: Path) -> Path:
     for tar in sorted(tars.glob("*.tar")):
         with tarfile.open(tar) as members:
             members.extractall(folder / "folder" / tar.stem, filter="data")
-    words = [str(python()), str(_PEERS / "photos.py"), "optimize", str(folder)]
+    words = [str(python()), str(_PEERS / "link_photos.py"), "optimize", str(folder)]
     subprocess.run(words, check=True, stdout=sys.stderr)
-    return folder / "litdata"
+    return folder / "chunks"

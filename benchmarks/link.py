@@ -27,8 +27,18 @@ from peers.children import Peer, python
 from serving import PROCESSES, Reader, make_tars, serve
 
 BATCH = 128
-WEBDATASET = ("webdataset, 1 worker", "webdataset, 2 workers", "webdataset, 2 workers, pipe:curl")
-LITDATA = ("litdata, 1 worker", "litdata, 2 workers", "litdata, 2 workers, 4 chunks ahead")
+WEBDATASET = (
+    "webdataset, 1 worker",
+    "webdataset, 2 workers",
+    "webdataset, 2 workers, shuffle 100",
+    "webdataset, 2 workers, pipe:curl",
+)
+LITDATA = (
+    "litdata, 1 worker",
+    "litdata, 2 workers",
+    "litdata, 2 workers, 8 MB chunks",
+    "litdata, 2 workers, 8 MB chunks, 4 ahead",
+)
 PAYLOAD_MBIT = RATE_MBIT * TCP_SHARE
 _PEERS = Path(__file__).parent / "peers"
 _ONE_EPOCH = 0.01  # seconds; a peer measures whole epochs for at least so long

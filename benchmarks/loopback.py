@@ -2,8 +2,8 @@
 
 Files of 100 kB of noise, in a folder. The bare stream sends the same bytes from memory, in batches of 64, in
 one call. The store reads them from the folder in random order, checks tokens and budget, and seals every
-sample; the engine asks for them, several requests at once, and checks every seal. Both servers are processes of
-their own and share the two cores with their client.
+sample; the engine asks for them, several requests at once, and checks every seal. Both servers are processes
+of their own and share the two cores with their client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CIFAR-10 sized files through a store on loopback: what share of the rate from local Parquet?
 
-Decoded and cropped at the trainer. The store is a process of its own on the same two cores; both sides read the
-same Parquet file. Batches of 256, shuffled, float32.
+Decoded and cropped at the trainer. The store is a process of its own on the same two cores; both sides read
+the same Parquet file. Batches of 256, shuffled, float32.
 """
 
 from __future__ import annotations

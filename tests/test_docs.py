@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,20 @@ import referee  # noqa: F401 - an example imports torchvision, which needs its d
 from datasets import Photo, write_parquets, write_tars
 from headwater import errors, transforms
 from headwater.cli import app
+from headwater.data.codecs import CODECS
 from headwater.data.synthetic import write_photos
 from headwater.loader.state import LoaderState
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
+from headwater.store.server import tokens
+from headwater.store.server.config import DatasetConfig, ServeConfig, load
+from headwater.store.server.daemon import Daemon
+from headwater.store.server.http import _routes
+from headwater.store.server.ledger import METRICS, Metric
+from headwater.store.wire import messages, payloads
 from pages import DOCS, ROOT, all_pages, find_code, find_links, read_reference, run_page
 from seaweed import S3Server, free_ports
+from stores import make_certificates, running_daemon, write_tokens
 
 LONGEST_README = 150
 README_CODE_LINES = 12
@@ -35,6 +44,12 @@ ERRORS = [
     for kind in vars(errors).values()
     if inspect.isclass(kind) and issubclass(kind, errors.HeadwaterError)
 ]
+MESSAGES = [
+    kind
+    for kind in vars(messages).values()
+    if inspect.isclass(kind) and issubclass(kind, messages.Message) and kind is not messages.Message
+]
+SECRET = "an-example-of-a-secret-for-the-pages"
 
 
 def commands(group: Any = None, words: tuple[str, ...] = ("headwater",)) -> Iterator[tuple[str, Any]]:
@@ -107,9 +122,11 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
     [
         ("loader", "hw.DataLoader", hw.DataLoader),
         ("datasets", "hw.open", hw.open),
+        ("datasets", "hw.Link", hw.Link),
         ("loader", "hw.Limits", hw.Limits),
+        ("loader", "hw.Offload", hw.Offload),
     ],
-    ids=["DataLoader", "open", "Limits"],
+    ids=["DataLoader", "open", "Link", "Limits", "Offload"],
 )
 def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
     part = section(read_reference(page), title)
@@ -147,6 +164,90 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 def test_every_field_of_the_state_is_in_the_reference() -> None:
     for name in LoaderState.__struct_fields__:
         assert f"| `{name}` |" in read_reference("state")
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    """Each field of a dataclass with its default, or MISSING."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(kind)
+    }
+
+
+@pytest.mark.parametrize("kind", [ServeConfig, DatasetConfig], ids=lambda kind: kind.__name__)
+def test_every_setting_of_a_store_is_in_the_reference_with_its_default(kind: type) -> None:
+    part = section(read_reference("store"), "Settings")
+    for name, default in defaults(kind).items():
+        written = re.findall(rf"^\| `{name}` \| (.*?) \| ", part, re.MULTILINE)
+        assert len(written) == 1, name
+        if default is dataclasses.MISSING:
+            assert written[0] == "required"
+        else:
+            assert eval(written[0].strip("`")) == default, name
+
+
+def test_every_key_and_scope_of_a_token_is_in_the_reference() -> None:
+    part = section(read_reference("store"), "Token file")
+    keys, scopes = part.split("| scope |")
+    for name in tokens._KEYS:
+        assert f"| `{name}` |" in keys
+    rows = re.findall(r"^\| (`.*?) \|", scopes, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(tokens.SCOPES)
+
+
+@pytest.mark.parametrize(("name", "metric"), METRICS.items())
+def test_every_metric_is_in_the_reference(name: str, metric: Metric) -> None:
+    part = section(read_reference("store"), "Metrics")
+    row = re.search(rf"^\| `{name}` \| {metric.kind} \| (.*?) ?\| ", part, re.MULTILINE)
+    assert row, name
+    words = re.findall(r"`(\w+)`", row[1])
+    assert words[:1] == ([metric.label] if metric.label else [])
+    assert set(metric.values) <= set(words)
+
+
+def test_the_reference_names_no_metric_that_is_gone() -> None:
+    written = re.findall(r"`(headwater_\w+)", read_reference("store"))
+    assert set(written) == set(METRICS)
+
+
+def test_every_action_is_in_the_reference_with_its_scope() -> None:
+    part = section(read_reference("store"), "Actions")
+    for name in messages.ACTIONS:
+        scope = messages.SCOPE_OF_ACTION[name]
+        assert f"| `{name}` | {'any' if scope is None else f'`{scope}`'} |" in part
+
+
+def test_every_route_is_in_the_reference() -> None:
+    part = section(read_reference("store"), "HTTP")
+    paths = {route.path for route in _routes(lambda: b"", lambda: False).routes}
+    assert set(re.findall(r"^\| `GET (/\w+)` \|", part, re.MULTILINE)) == paths
+
+
+def test_every_variable_is_in_the_reference() -> None:
+    used = {name for file in (ROOT / "src").rglob("*.py") for name in _variables(file)}
+    written = set(re.findall(r"`(HEADWATER_\w+)`", section(read_reference("store"), "Environment")))
+    assert written == used
+
+
+def _variables(file: Path) -> list[str]:
+    return re.findall(r"""["'](HEADWATER_[A-Z_]+)["']""", file.read_text())
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+def test_every_field_of_a_message_is_in_the_wire_format(kind: Any) -> None:
+    page = section(read_reference("wire"), "Messages")
+    assert re.search(rf"\b{kind.__name__}\b", page)
+    for name in kind.__struct_fields__:
+        assert f"`{name}`" in page, f"{kind.__name__}.{name}"
+
+
+def test_every_column_and_codec_is_in_the_wire_format() -> None:
+    page = section(read_reference("wire"), "Samples")
+    for name in (*payloads.CUT.names, *CODECS):
+        assert f"| `{name}` |" in page, name
+    for name in payloads.FACTS.names:
+        assert f"`{name}`" in page, name
+    assert f"Protocol {messages.PROTOCOLS[-1]}:" in read_reference("wire")
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -195,6 +296,7 @@ def test_examples_run(name: str, workplace: Path) -> None:
     run_page(ROOT / name)
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(DOCS / "tutorial.md")
@@ -218,6 +320,71 @@ def test_the_page_on_s3_reads_a_bucket(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.storage["secret_access_key"])
     names = run_page(DOCS / "how-to" / "s3.md")
     assert names["data"].version == hw.open("photos").version
+
+
+@pytest.mark.slow
+def test_the_page_on_stores_reads_from_two(workplace: Path, tmp_path: Path) -> None:
+    secure = make_certificates(tmp_path / "certificates")
+    settings = {**secure.serve, "token_file": write_tokens(tmp_path, trainer={"secret": SECRET})}
+    shutil.copy(secure.ca, workplace / "ca.pem")
+    (workplace / "trainer.token").write_text(SECRET)
+    write_photos(workplace / "north", count=8, classes=2, seed=1)
+    _write_shard(workplace / "south", beside=workplace / "north")
+    with (
+        running_daemon({"photos": workplace / "photos", "north": workplace / "north"}, **settings) as a,
+        running_daemon({"photos": workplace / "photos", "south": workplace / "south"}, **settings) as b,
+    ):
+        page = _readdressed("how-to/read-from-a-store", tmp_path, {"store-a:7077": a, "store-b:7077": b})
+        names = run_page(page)
+        # Under load a store may send files after all.
+        assert 0 < names["stats"].bytes_moved <= names["stats"].bytes_raw
+        assert len(names["data"]) == 16
+        names["data"].close()
+
+
+def _write_shard(folder: Path, *, beside: Path) -> None:
+    """The files of another folder under other names, so that their ids differ."""
+    for photo in beside.rglob("*.jpg"):
+        copy = folder / photo.parent.name / f"south-{photo.name}"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photo, copy)
+
+
+@pytest.mark.slow
+def test_other_clients_speak_to_a_store(workplace: Path, tmp_path: Path) -> None:
+    token_file = write_tokens(tmp_path, operator={"secret": SECRET, "scopes": ["read", "admin"]})
+    with running_daemon({"photos": workplace / "photos"}, token_file=token_file) as daemon:
+        wire, release = (
+            run_page(_readdressed(name, tmp_path, {"127.0.0.1:7077": daemon}), {"token": SECRET.encode()})
+            for name in ("reference/wire", "how-to/operate-a-store")
+        )
+        for names in (wire, release):
+            names["client"].close()
+    photos = [path.read_bytes() for path in (workplace / "photos").rglob("*.jpg")]
+    assert len(wire["files"]) == 2
+    assert all(row["payload"] in photos for row in wire["files"])
+    assert release["answer"].body.to_pybytes() == b'{"released":[]}'
+
+
+def _readdressed(name: str, folder: Path, daemons: dict[str, Daemon]) -> Path:
+    """A copy of a page in which the addresses are those of stores that run."""
+    text = (DOCS / f"{name}.md").read_text()
+    for written, daemon in daemons.items():
+        text = text.replace(written, f"127.0.0.1:{daemon.serving.address.rpartition(':')[2]}")
+    page = folder / "page.md"
+    page.write_text(text)
+    return page
+
+
+def test_the_settings_on_the_page_can_be_read(tmp_path: Path) -> None:
+    (toml,) = re.findall(
+        r"^    # /etc/headwater/store\.toml\n(.*?)^$\n    headwater serve",
+        (DOCS / "how-to" / "operate-a-store.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    path = tmp_path / "store.toml"
+    path.write_text(textwrap.dedent(toml))
+    assert set(load(path, {}).datasets) == {"photos", "scans"}
 
 
 def test_nothing_names_a_page_that_the_site_lacks() -> None:

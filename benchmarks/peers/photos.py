@@ -121,7 +121,7 @@ def _item(entry: tuple[str, int]) -> dict[str, Any]:
     return {"image": Path(path).read_bytes(), "label": label}
 
 
-def optimize(folder: Path) -> None:
+def optimize(folder: Path, target: str = "litdata", chunk_bytes: str = "64MB") -> None:
     """LitData's own format, chunks of its recommended 64 MB; the JPEG files stay what they are."""
     import litdata
 
@@ -129,8 +129,8 @@ def optimize(folder: Path) -> None:
     litdata.optimize(
         fn=_item,
         inputs=[(str(path), number) for number, path in enumerate(paths)],
-        output_dir=str(folder / "litdata"),
-        chunk_bytes="64MB",
+        output_dir=str(folder / target),
+        chunk_bytes=chunk_bytes,
         num_workers=WORKERS,
         verbose=False,
     )

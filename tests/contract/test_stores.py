@@ -79,7 +79,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo]) -> Ite
                 name = f"{layout}-{state}-{'all' if part is None else part}"
                 path = write(layout, root / name, some, part)
                 datasets[name] = DatasetConfig(str(path), fields=FIELDS[layout])
-    with Daemon(ServeConfig(listen="127.0.0.1:0", datasets=datasets)) as daemon:
+    # More cores than one Python process uses: what the tests themselves burn is charged to the store here.
+    with Daemon(ServeConfig(listen="127.0.0.1:0", cores=3, datasets=datasets)) as daemon:
         wholes = [name for name in datasets if name.endswith("-all")]
         local = {name: hw.open(root / name, fields=datasets[name].fields) for name in wholes}
         for gone in root.glob("folder-spoilt-*/*/*.*"):

@@ -70,26 +70,30 @@ def store(folder: Path) -> Iterator[StoreProcess]:
 
 ALTERED = {
     "another dataset": (b"photos", b"rhotos"),
-    "another cut": (b"\xa4cuts\xc4\x08\x03\x03", b"\xa4cuts\xc4\x08\x03\x02"),
     "an option of another name": (b"antialias", b"antialiac"),
     "another step": (b"resize", b"resizd"),
+}
+UNPROTECTED = {
+    "no smoothing": (b"antialias\xc3", b"antialias\xc2"),
+    "another cut": (b"\xa4cuts\xc4\x08\x03\x03", b"\xa4cuts\xc4\x08\x03\x02"),
 }
 
 
 @pytest.mark.parametrize("case", ALTERED)
-def test_an_altered_request(case: str, store: StoreProcess, truth: Truth) -> None:
+def test_an_altered_request_is_asked_again(case: str, store: StoreProcess, truth: Truth) -> None:
     expect_the_truth(Altering(store.port, *ALTERED[case]), truth)
 
 
-@pytest.mark.xfail(strict=True, reason="a request has no digest that covers the parameters of its steps")
-def test_an_altered_parameter(store: StoreProcess, truth: Truth) -> None:
-    expect_the_truth(Altering(store.port, b"antialias\xc3", b"antialias\xc2"), truth)
+@pytest.mark.xfail(strict=True, reason="a request has no digest over all of it that the store checks")
+@pytest.mark.parametrize("case", UNPROTECTED)
+def test_a_request_that_is_altered_into_a_sound_one(case: str, store: StoreProcess, truth: Truth) -> None:
+    """The first gives other pixels unnoticed, the second makes a sound store distrusted for the whole run."""
+    expect_the_truth(Altering(store.port, *UNPROTECTED[case]), truth)
 
 
 def expect_the_truth(relay: Altering, truth: Truth) -> None:
     with closing(relay), closing(hw.open(f"grpc://127.0.0.1:{relay.port}/photos")) as data:
-        loader = load(data, workers=0, offload=hw.Offload(3))
-        batches = iter(loader)
+        batches = iter(load(data, workers=0, offload=hw.Offload(3)))
         found = [next(batches)]
         relay.armed = True
         truth.check([*found, *batches], 0)

@@ -199,7 +199,7 @@ def test_a_restarted_store_is_used_soon_after_it_is_back(single: Rig, truth: Tru
 
 
 def test_a_replica_that_returns_is_used_again(pair: Rig, truth: Truth) -> None:
-    with loading(pair) as loader:
+    with closing(pair.open(deadline_seconds=DEADLINE)) as data, closing(load(data, workers=2)) as loader:
         truth.check(list(loader), 0)
         pair.stores[0].kill()
         truth.check(list(loader), 1)

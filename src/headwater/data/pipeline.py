@@ -76,17 +76,17 @@ class Pipeline:
 
     def trace(
         self, ids: NDArray[np.int64], sizes: Sizes, *, seed: int, epoch: int
-    ) -> tuple[list[Rows], NDArray[np.int64]]:
+    ) -> tuple[list[Rows], NDArray[np.float64]]:
         """What `draw` gives, and the most pixels that each sample has on its way."""
         drawn = []
-        most = sizes.prod(axis=1)
+        most = _pixels(sizes)
         for position, step in enumerate(self.steps, start=self.offset):
             rows = step.draw(Draws.of(ids, seed=seed, epoch=epoch, step=position), sizes)
             drawn.append(rows)
             if step.opaque:
                 break
             sizes = step.out_sizes(sizes, rows)
-            most = np.maximum(most, sizes.prod(axis=1))
+            most = np.maximum(most, _pixels(sizes))
         return drawn, most
 
     def spec(self) -> list[dict[str, Any]]:
@@ -105,6 +105,12 @@ class Pipeline:
         """A digest of steps, position and the libraries that can change a pixel."""
         content = msgspec.json.encode([self.offset, self.spec(), library_versions()])
         return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _pixels(sizes: Sizes) -> NDArray[np.float64]:
+    """As floats: a product of hostile integers would wrap to a small one."""
+    pixels: NDArray[np.float64] = sizes.astype(np.float64).prod(axis=1)
+    return pixels
 
 
 def parameters(step: Step) -> dict[str, Any]:

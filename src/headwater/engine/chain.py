@@ -153,7 +153,7 @@ class Chain:
         drawn: list[Drawn] = list(zip(*(each.tolist() for each in rows), strict=True))
         for place in np.flatnonzero(most > self.limits.pixels).tolist():
             drawn[place] = SampleTooLarge(
-                f"a step would make {most[place]:,} pixels of it, the cap is {self.limits.pixels:,}; "
+                f"a step would make {most[place]:,.0f} pixels of it, the cap is {self.limits.pixels:,}; "
                 "crop first, or raise limits.pixels"
             )
         return drawn

@@ -15,7 +15,7 @@ _COLUMNS = ("epoch", "link MB", "seconds", "images/s", "reconnects", "differing"
 
 @dataclass(frozen=True)
 class Passage:
-    """One epoch: bytes that crossed the link, connections made anew, bytes compared with local batches."""
+    """One epoch: bytes that crossed the link, connections tried anew, bytes compared with local batches."""
 
     name: str
     samples: int

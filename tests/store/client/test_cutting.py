@@ -24,7 +24,7 @@ from headwater.store.client.cutting import Cutting
 from headwater.store.client.link import Link
 from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
-from headwater.store.wire import payloads
+from headwater.store.wire import messages, payloads
 from headwater.store.wire.catalogue import digests
 from headwater.store.wire.messages import DatasetFacts, ReadRequest, Request, Welcome
 from headwater.store.wire.payloads import FACTS, Parcel
@@ -243,6 +243,10 @@ class TestAgreement:
             assert Cutting.of(CHAIN, Offload(4), _with({}), "stor-z").cut == 0
 
 
+def seal(request: Request) -> int:
+    return payloads.seal_of(messages.encode(request))
+
+
 def _with(catalogue: dict[str, str]) -> Welcome:
     return msgspec.structs.replace(WELCOME, catalogue=catalogue)
 
@@ -252,7 +256,7 @@ class TestDistrust:
 
     @pytest.fixture
     def server(self) -> Iterator[Understudy]:
-        with playing(lambda server, request: [payloads.pack(self.files(request))]) as made:
+        with playing(lambda server, request: [payloads.pack(self.files(request), seal(request))]) as made:
             yield made
 
     @pytest.fixture
@@ -278,7 +282,7 @@ class TestDistrust:
             assert request.cuts
             parcel = honest(request.cuts[0], wanted=self.wanted(request))
             lie(parcel)
-            return [payloads.pack(parcel)]
+            return [payloads.pack(parcel, seal(request))]
 
         return answer
 

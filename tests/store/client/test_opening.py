@@ -54,7 +54,7 @@ def play() -> Iterator[Play]:
                     return [pages.index_page(index, 0, 0, pages.index_schema(index, first=True))]
                 ids = np.frombuffer(request.ids, "<i8")
                 files = [index.key(position).encode() for position in index.position_of(ids)]
-                return [payloads.pack(Parcel(ids, files))]
+                return [payloads.pack(Parcel(ids, files), payloads.seal_of(messages.encode(request)))]
 
             said = messages.encode(welcome(datasets, **changes))
             return stack.enter_context(playing(answer, {"hello": lambda body: said}))

@@ -229,6 +229,17 @@ def test_offsets_of_texts_that_point_elsewhere(text: bytes, end: int) -> None:
         unpack(deserialize(altered), parcel.ids, cut=False)
 
 
+def test_an_answer_to_another_request_is_noticed() -> None:
+    """Two requests for the same samples may differ in epoch, seed or steps: each reply is sealed to its own."""
+    ids = np.array([5, 6], np.int64)
+    parcel = Parcel(ids, [b"a", payload(14, 1)])
+    mine, other = payloads.seal_of(b"ticket"), payloads.seal_of(b"tickeu")
+    assert told(unpack(pack(parcel, mine), ids, cut=False, seal=mine)) == told(parcel)
+    for seal in (other, 0):
+        with pytest.raises(Damaged, match="2 of 2 samples have a wrong checksum"):
+            unpack(pack(parcel, mine), ids, cut=False, seal=seal)
+
+
 def test_samples_that_were_not_asked_for() -> None:
     parcel = Parcel(np.arange(3, dtype=np.int64), [b"a", b"b", b"c"])
     batch = pack(parcel)

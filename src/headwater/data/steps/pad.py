@@ -100,7 +100,7 @@ def surround(
     return padded
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _indices(edge: int, before: int, after: int, mode: str) -> NDArray[np.intp]:
     """Which row (or column) of the image each row of the padded image repeats."""
     return np.pad(np.arange(edge), (before, after), mode=mode)  # type: ignore[call-overload, no-any-return]

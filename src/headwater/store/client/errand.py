@@ -14,6 +14,8 @@ from headwater.store.wire.payloads import Damaged
 
 T = TypeVar("T")
 
+_IMPATIENT = 4.0  # times what is slow already, after which a request moves to another store
+_LEAST_IMPATIENT = 0.5
 _GRACE = 0.3  # seconds past its deadline after which a call is given up although it has not returned
 
 
@@ -48,7 +50,7 @@ class Errand(Generic[T]):
         self._answers: SimpleQueue[Call | None] = SimpleQueue()
         self._calls: dict[Call, Replica] = {}
         self._abandoned = False
-        self._renewed = self._complained = False
+        self._renewed = self._complained = self._moved = False
 
     def abandon(self) -> None:
         """Wake whoever waits in `run`."""
@@ -119,8 +121,22 @@ class Errand(Generic[T]):
             if other is not None:
                 self._ask(other)
                 return None
+            if self._may_move(call, replica):
+                call.cancel()
+                call.error = Passing(f"{replica.name} is unusually slow")
+                return call
         self._pause(min(0.05, deadline), calls=True)
         return None
+
+    def _may_move(self, call: Call, replica: Replica) -> bool:
+        """Whether to leave a store that crawls for another one, where asking both would be too much. Once."""
+        waited = time.monotonic() - call.begun
+        if not self._replicas.link.hedge or self._moved:
+            return False
+        if waited < max(_LEAST_IMPATIENT, _IMPATIENT * self._replicas.slow_after):
+            return False
+        self._moved = self._replicas.has_other(replica)
+        return self._moved
 
     def _note_overtaken(self) -> None:
         now = time.monotonic()

@@ -171,13 +171,14 @@ class RemoteReader:
         wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
         return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
 
-    def _ask(self, wanted: Wanted, size: int, begun: float, *, doubted: bool = False) -> Fetched:
+    def _ask(self, wanted: Wanted, size: int, begun: float) -> Fetched:
         request = self._request(wanted)
-        cut = bool(request.cuts)
+        ticket = messages.encode(request)
+        cut, seal = bool(request.cuts), payloads.seal_of(ticket)
         errand: Errand[Parcel] = Errand(
             self._store.replicas,
-            messages.encode(request),
-            lambda reply: _accept(reply, wanted.ids, cut=cut),
+            ticket,
+            lambda reply: _accept(reply, wanted.ids, cut=cut, seal=seal),
             size=size,
             divisible=len(wanted.ids) > 1,
             begun=begun,
@@ -194,7 +195,7 @@ class RemoteReader:
         finally:
             with self._lock:
                 self._errands.discard(errand)
-        return self._open(parcel, wanted, doubted=doubted)
+        return self._open(parcel, wanted)
 
     def _explain(self, error: StoreLost, wanted: Wanted) -> StoreLost:
         position = int(wanted.positions[0])
@@ -218,7 +219,7 @@ class RemoteReader:
         )
         return request if self.cutting is None else self.cutting.apply(request, len(wanted.ids))
 
-    def _open(self, parcel: Parcel, wanted: Wanted, *, doubted: bool) -> Fetched:
+    def _open(self, parcel: Parcel, wanted: Wanted) -> Fetched:
         failed = {place: _error_of(text) for place, text in parcel.errors.items()}
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
         values: list[Any] = list(parcel.payloads)
@@ -227,10 +228,8 @@ class RemoteReader:
         done, values, doubtful = self.cutting.open(parcel, wanted)
         if not doubtful:
             return Fetched(values, fields, failed, done, parcel.bytes)
-        if doubted:  # once may be a request that was altered on its way
-            self._distrust(doubtful)
-        size = int(self._weights(wanted.positions).sum())
-        return self._ask(wanted, size, time.monotonic(), doubted=True)
+        self._distrust(doubtful)
+        return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
 
     def _distrust(self, reason: str) -> None:
         """The store did something else than was asked: its steps stay at the trainer from now on."""
@@ -240,10 +239,10 @@ class RemoteReader:
             warnings.warn(text, stacklevel=2)
 
 
-def _accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool) -> Parcel:
+def _accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool, seal: int) -> Parcel:
     if len(reply) != 1:
         raise Damaged(f"{len(reply)} batches instead of one")
-    return payloads.unpack(reply[0][0], ids, cut=cut)
+    return payloads.unpack(reply[0][0], ids, cut=cut, seal=seal)
 
 
 def _accept_blocks(reply: list[tuple[Any, Any]]) -> NDArray[np.int64]:

@@ -53,12 +53,17 @@ class Replica:
         self._in_a_row, self.rests_until = 0, -float("inf")
 
     def overtaken(self, seconds: float) -> None:
-        """A replica answered first. Else a store that is never waited for would never be known as slow."""
-        self._lately.append((self._clock(), seconds))
+        """A replica answered first: rest. A store that is never waited for would never be known as slow."""
+        now = self._clock()
+        self._lately.append((now, seconds))
+        self._rest(now - seconds)
 
     def failed(self, sent_at: float) -> None:
         """Rest, longer each time; requests that were sent before the last failure tell nothing new."""
         self.failures += 1
+        self._rest(sent_at)
+
+    def _rest(self, sent_at: float) -> None:
         if sent_at < self._failed_at:
             return
         rest = min(_LONGEST_REST, _FIRST_REST * 2.0**self._in_a_row) * random.uniform(0.5, 1.0)
@@ -121,6 +126,11 @@ class Replicas:
     def slow_after(self) -> float:
         """Seconds after which another store would probably have answered; for ever if there is none."""
         return min(r.slow_after for r in self.all) if len(self.all) > 1 else float("inf")
+
+    def has_other(self, replica: Replica) -> bool:
+        """Whether another store than this one does not rest."""
+        now = self._clock()
+        return any(other is not replica and other.rests_until <= now for other in self.all)
 
     @property
     def asked(self) -> int:

@@ -62,8 +62,10 @@ class Desk:
             )
         return store
 
-    def read(self, request: ReadRequest, client: str, gone: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """One batch: the samples in the order of the request."""
+    def read(
+        self, request: ReadRequest, client: str, gone: Callable[[], bool], seal: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """One batch: the samples in the order of the request, whose `seal` goes into their checksums."""
         store = self.find(request.dataset, request.version)
         ids = self._ids(request)
         positions = store.index.position_of(ids)
@@ -76,7 +78,7 @@ class Desk:
             self.ledger.add("headwater_stall_seconds_total", self.cores.pace(_PATIENCE), "cores")
             parcel = self._make(request, store, ids, positions, turn)
             self._count(parcel, request, store.index.sizes[positions])
-            batch = payloads.pack(parcel)
+            batch = payloads.pack(parcel, seal)
             del parcel
             turn.leave_slot()
             begin = time.perf_counter()
@@ -118,6 +120,7 @@ class Desk:
         self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "read")
         errors = {place: complain(error, store) for place, error in found.failed.items()}
         fields = self._fields(found, errors, store) if request.fields and found.fields else None
+        self.ledger.add("headwater_samples_total", len(errors), "failed")
         if not request.cuts:
             return Parcel(ids, found.values, errors, fields)
         begin = time.perf_counter()
@@ -156,7 +159,6 @@ class Desk:
             self.ledger.add("headwater_samples_total", count - len(parcel.errors), "raw")
         else:
             self.prefix.count(parcel, request, lengths, sizes)
-        self.ledger.add("headwater_samples_total", len(parcel.errors), "failed")
         if parcel.fields is not None:
             self.ledger.add("headwater_bytes_sent_total", sum(map(len, parcel.fields)), "fields")
 

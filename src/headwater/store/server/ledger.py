@@ -55,7 +55,7 @@ METRICS: dict[str, Metric] = {
         "counter",
         "Seconds that requests spent in a stage, summed over requests.",
         "stage",
-        ("queue", "memory", "cores", "read", "steps", "send"),
+        ("queue", "cores", "read", "steps", "send"),
     ),
     "headwater_worker_restarts_total": Metric("counter", "Worker processes that had to be started again."),
     "headwater_queue_requests": Metric("gauge", "Requests that wait for their turn."),

@@ -136,6 +136,7 @@ class Prefix:
         quarantined = set(done.quarantined)
         for number, place in enumerate(places.tolist()):
             if int(work.ids[number]) in quarantined:
+                self._ledger.add("headwater_samples_total", 1, "quarantined")
                 made.payloads[place] = None
                 made.failed[place] = SampleCorrupt("it crashed the store's decoder twice and is quarantined")
                 continue

@@ -32,7 +32,7 @@ from headwater.store.wire.messages import (
     IndexRequest,
     ReadRequest,
 )
-from headwater.store.wire.payloads import CUT, RAW
+from headwater.store.wire.payloads import CUT, RAW, seal_of
 
 log = logging.getLogger("headwater")
 
@@ -113,20 +113,21 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._check(caller, "read", request.dataset)
         self._ledger.add("headwater_requests_total", 1, str(type(request).__struct_config__.tag))
         if isinstance(request, ReadRequest):
-            return flight.GeneratorStream(CUT if request.cuts else RAW, self._read(request, caller, context))
+            batches = self._read(request, caller, context, seal_of(ticket.ticket))
+            return flight.GeneratorStream(CUT if request.cuts else RAW, batches)
         if isinstance(request, IndexRequest):
             return self._index(request)
         return self._blocks(request)
 
     def _read(
-        self, request: ReadRequest, caller: Caller, context: flight.ServerCallContext
+        self, request: ReadRequest, caller: Caller, context: flight.ServerCallContext, seal: int
     ) -> Iterator[pa.RecordBatch]:
         client = f"{caller.name}@{host_of(caller.peer)}/{request.client}"
         samples, outcome = len(request.ids) // 8, "ok"
         sent = 0
         self._talk.begin(client)
         try:
-            for batch in self._desk.read(request, client, context.is_cancelled):
+            for batch in self._desk.read(request, client, context.is_cancelled, seal):
                 sent = batch.nbytes
                 yield batch
         except GeneratorExit:

@@ -77,14 +77,19 @@ class Parcel:
         return sum(len(payload) for payload in self.payloads if payload is not None)
 
 
-def pack(parcel: Parcel) -> pa.RecordBatch:
-    """A record batch of the schema `RAW`, or `CUT` if there are facts."""
+def seal_of(ticket: bytes) -> int:
+    """What ties a reply to its request: an answer to another one, or to an altered one, is not accepted."""
+    return xxhash.xxh3_64_intdigest(ticket)
+
+
+def pack(parcel: Parcel, seal: int = 0) -> pa.RecordBatch:
+    """A record batch of the schema `RAW`, or `CUT` if there are facts; `seal` is that of the request."""
     count = len(parcel.ids)
     payloads = [b"" if payload is None else payload for payload in parcel.payloads]
     errors = [parcel.errors.get(place) for place in range(count)] if parcel.errors else None
     columns = [
         pa.array(parcel.ids, pa.int64()),
-        pa.array(_checksums(parcel, payloads), pa.uint64()),
+        pa.array(_checksums(parcel, payloads, seal), pa.uint64()),
         pa.nulls(count, pa.binary()) if errors is None else pa.array(errors, pa.binary()),
         pa.nulls(count, pa.binary()) if parcel.fields is None else pa.array(parcel.fields, pa.binary()),
         _views(payloads),
@@ -97,7 +102,7 @@ def pack(parcel: Parcel) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*columns, facts, pa.array(parcel.drawn, pa.binary())], schema=CUT)
 
 
-def unpack(batch: pa.RecordBatch, ids: NDArray[np.int64], *, cut: bool) -> Parcel:
+def unpack(batch: pa.RecordBatch, ids: NDArray[np.int64], *, cut: bool, seal: int = 0) -> Parcel:
     """What `pack` was given; raises `Damaged` if anything is missing, out of place or altered."""
     try:
         if not batch.schema.equals(CUT if cut else RAW):
@@ -116,7 +121,7 @@ def unpack(batch: pa.RecordBatch, ids: NDArray[np.int64], *, cut: bool) -> Parce
         expected = batch.column("checksum").to_numpy(zero_copy_only=True)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise Damaged(f"the reply cannot be used: {error}") from error
-    wrong = np.flatnonzero(np.array(_checksums(parcel, parcel.payloads), np.uint64) != expected)
+    wrong = np.flatnonzero(np.array(_checksums(parcel, parcel.payloads, seal), np.uint64) != expected)
     if len(wrong):
         raise Damaged(
             f"{len(wrong)} of {len(ids)} samples have a wrong checksum, the first is {ids[wrong[0]]}"
@@ -164,9 +169,9 @@ def _decode_array(code: int, data: memoryview) -> NDArray[Any]:
     return np.frombuffer(data[start:], dtype).reshape(shape).copy()
 
 
-def _checksums(parcel: Parcel, payloads: Sequence[Any]) -> list[int]:
-    """XXH3 of each payload, seeded with a hash of all else that is said of the sample."""
-    words = mix(as_words(parcel.ids))
+def _checksums(parcel: Parcel, payloads: Sequence[Any], seal: int) -> list[int]:
+    """XXH3 of each payload, seeded with a hash of the request and of all else that is said of the sample."""
+    words = mix(as_words(parcel.ids) ^ np.uint64(seal))
     if len(parcel.facts):
         for part in np.ascontiguousarray(parcel.facts).view("<u8").reshape(len(words), -1).T:
             words = mix(words ^ part)
