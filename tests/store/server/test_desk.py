@@ -20,6 +20,7 @@ from headwater.errors import DatasetNotFound, DatasetStale, HeadwaterError, Samp
 from headwater.store.local import LocalStore
 from headwater.store.server.desk import Desk, complain
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
 from headwater.store.server.workers import Workers
 from headwater.store.wire import messages, payloads
@@ -37,7 +38,7 @@ def make_desk(
     ledger, cores = Ledger(), Cores(budget.cores)
     prefix = Prefix(Workers(1, limits=Limits()), cores, ledger)
     turnstile = Turnstile(budget.requests, budget.memory)
-    return Desk({"photos": store}, budget, turnstile, cores, prefix, ledger, limits or Limits())
+    return Desk({"photos": store}, budget, turnstile, Pacing(cores), prefix, ledger, limits or Limits())
 
 
 @pytest.fixture

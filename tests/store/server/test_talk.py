@@ -22,6 +22,7 @@ from headwater.store.local import LocalStore
 from headwater.store.server.desk import Desk
 from headwater.store.server.guard import Caller
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
 from headwater.store.server.talk import Talk
 from headwater.store.server.workers import Workers
@@ -37,7 +38,9 @@ LABELLER = Caller("labeller", "ipv4:10.0.0.1:7", frozenset({"labels"}))
 def make_desk(datasets: dict[str, LocalStore], workers: Workers) -> Desk:
     budget, ledger = Budget(cores=2, request_samples=77), Ledger()
     cores = Cores(budget.cores)
-    return Desk(datasets, budget, Turnstile(2, 1 << 20), cores, Prefix(workers, cores, ledger), ledger)
+    return Desk(
+        datasets, budget, Turnstile(2, 1 << 20), Pacing(cores), Prefix(workers, cores, ledger), ledger
+    )
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def test_offsets_of_texts_that_point_elsewhere(text: bytes, end: int) -> None:
 
 
 def test_an_answer_to_another_request_is_noticed() -> None:
-    """Two requests for the same samples may differ in epoch, seed or steps: each reply is sealed to its own."""
+    """Requests for the same samples may differ in epoch, seed or steps: a reply is sealed to its own."""
     ids = np.array([5, 6], np.int64)
     parcel = Parcel(ids, [b"a", payload(14, 1)])
     mine, other = payloads.seal_of(b"ticket"), payloads.seal_of(b"tickeu")

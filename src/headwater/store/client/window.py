@@ -21,6 +21,7 @@ _SLICE_SECONDS = 0.1
 _FEW = 8  # slices whose halves would tell more of chance than of the link
 _FIRST_REQUEST = 1 << 20
 _LEAST_REQUEST = 1 << 14
+_MOST_REQUEST = 1 << 23  # more gains nothing, and lets other clients of the store wait
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class Window:
         """What one request should ask for, so that it ends well before its deadline."""
         with self._room:
             within = self._rate * self._deadline / (2 * _REQUESTS) if self._rate else _FIRST_REQUEST
-            return int(max(_LEAST_REQUEST, min(within, max(self._slowed, _LEAST_REQUEST), self._most)))
+            return int(max(_LEAST_REQUEST, min(within, self._slowed, _MOST_REQUEST, self._most)))
 
     def _fits(self, size: int) -> bool:
         if self._held + size > self._most:

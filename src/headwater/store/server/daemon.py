@@ -25,6 +25,7 @@ from headwater.store.server.desk import Desk
 from headwater.store.server.guard import ANONYMOUS, Caller, Guard
 from headwater.store.server.http import HttpServer
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
 from headwater.store.server.service import Service
 from headwater.store.server.talk import Talk
@@ -111,9 +112,9 @@ class Daemon:
         self._start_workers()
         turnstile, cores = Turnstile(budget.requests, budget.memory), Cores(budget.cores)
         prefix = Prefix(self._workers, cores, self._ledger)
-        desk = Desk(stores, budget, turnstile, cores, prefix, self._ledger, config.limits)
+        desk = Desk(stores, budget, turnstile, Pacing(cores), prefix, self._ledger, config.limits)
         self._talk = Talk(desk, self._workers)
-        self._watch(desk)
+        self._watch(desk, cores)
         guard = Guard(self._tokens, open_to_all=not self._tokens, audit=self._audit)
         service = self._listen(desk, guard)
         stack.callback(_shut_down, service)
@@ -130,12 +131,12 @@ class Daemon:
         except HeadwaterError as error:
             log.error("%s; samples go out as the files they are", error)
 
-    def _watch(self, desk: Desk) -> None:
+    def _watch(self, desk: Desk, cores: Cores) -> None:
         gauges: dict[str, Callable[[], float]] = {
-            "headwater_queue_requests": lambda: desk.turnstile.waiting,
+            "headwater_queue_requests": lambda: desk.turnstile.waiting + desk.pacing.waiting,
             "headwater_active_requests": lambda: desk.turnstile.active,
             "headwater_clients": lambda: self._talk.clients(),
-            "headwater_cores_used": lambda: desk.cores.used,
+            "headwater_cores_used": lambda: cores.used,
             "headwater_cores_budget": lambda: desk.budget.cores,
             "headwater_memory_bytes": lambda: desk.turnstile.held,
             "headwater_memory_budget_bytes": lambda: desk.budget.memory,

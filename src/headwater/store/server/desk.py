@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.image import Limits
-from headwater.engine.budget import Budget, Cores, Turn, Turnstile
+from headwater.engine.budget import Budget, Turn, Turnstile
 from headwater.engine.fetching import Fetched, fetch_files
 from headwater.errors import (
     DatasetNotFound,
@@ -28,6 +29,7 @@ from headwater.errors import (
 )
 from headwater.store.local import LocalStore
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
 from headwater.store.wire import messages, payloads
 from headwater.store.wire.messages import Complaint, ReadRequest
@@ -46,7 +48,7 @@ class Desk:
     datasets: Mapping[str, LocalStore]
     budget: Budget
     turnstile: Turnstile
-    cores: Cores
+    pacing: Pacing
     prefix: Prefix
     ledger: Ledger
     limits: Limits = field(default_factory=Limits)
@@ -70,17 +72,22 @@ class Desk:
         ids = self._ids(request)
         positions = store.index.position_of(ids)
         held = self._weigh(store, positions, request.heads)
-        begin = time.perf_counter()
-        with self.turnstile.enter(
-            client, memory=max(held, _ROW_BYTES * len(ids)), patience=_PATIENCE, gone=gone
-        ) as turn:
-            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "queue")
-            self.ledger.add("headwater_stall_seconds_total", self.cores.pace(_PATIENCE), "cores")
+        size = max(held, _ROW_BYTES * len(ids))
+        with ExitStack() as stack:
+            begin = time.perf_counter()
+            work = stack.enter_context(ExitStack())
+            paced = work.enter_context(self.pacing.begin(client, size, patience=_PATIENCE, gone=gone))
+            turn = stack.enter_context(
+                self.turnstile.enter(client, memory=size, patience=_PATIENCE, gone=gone)
+            )
+            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin - paced, "queue")
+            self.ledger.add("headwater_stall_seconds_total", paced, "cores")
             parcel = self._make(request, store, ids, positions, turn)
             self._count(parcel, request, store.index.sizes[positions])
             batch = payloads.pack(parcel, seal)
             del parcel
             turn.leave_slot()
+            work.close()
             begin = time.perf_counter()
             yield batch
             self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
