@@ -1,11 +1,12 @@
 """A bare Flight server: one stream of record batches that lie in memory, and nothing else.
 
-bare_flight.py FOLDER BATCH [CERT KEY]     print the port, and stream the folder's files to whoever asks
+bare_flight.py TAR BATCH [CERT KEY]     print the port, and stream the tar's members to whoever asks
 """
 
 from __future__ import annotations
 
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,11 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def main() -> None:
-    folder, size, *tls = sys.argv[1:]
-    files = sorted(Path(folder).rglob("*.jpg"))
+    name, size, *tls = sys.argv[1:]
+    with tarfile.open(name) as tar:
+        files = [member.read() for member in map(tar.extractfile, tar.getmembers()) if member is not None]
     lots = [files[begin : begin + int(size)] for begin in range(0, len(files), int(size))]
-    batches = [
-        pa.RecordBatch.from_arrays([pa.array([f.read_bytes() for f in lot])], schema=SCHEMA) for lot in lots
-    ]
+    batches = [pa.RecordBatch.from_arrays([pa.array(lot)], schema=SCHEMA) for lot in lots]
     arguments: dict[str, Any] = {}
     if tls:
         arguments = {"tls_certificates": [(Path(tls[0]).read_bytes(), Path(tls[1]).read_bytes())]}

@@ -191,6 +191,41 @@ class TestReplicas:
             open_(*(server.uri for server in servers))
 
 
+class TestAway:
+    """A store that does not answer: a replica if it was one when last seen, else an error."""
+
+    def test_a_replica_that_was_seen_before(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        index = make_index("a")
+        servers = [play({"photos": index}), play({"photos": index})]
+        uris = [server.uri for server in servers]
+        open_(*uris).close()
+        servers[1].shutdown()
+        store = open_(*uris)
+        assert "is a replica and is used when it is back" in caplog.text
+        assert [bytes(file).decode() for file in store.read(np.arange(2))] == [store.key(0), store.key(1)]
+        store.close()
+
+    def test_one_that_could_hold_anything(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("b")})]
+        uris = [server.uri for server in servers]
+        servers[1].shutdown()
+        with pytest.raises(Unreachable) as caught:
+            open_(*uris)
+        assert "whether it holds the same samples" in caught.value.__notes__[0]
+
+    def test_a_replica_that_now_serves_something_else(
+        self, play: Play, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        index = make_index("a")
+        servers = [play({"photos": index}), play({"photos": index})]
+        store = open_(*(server.uri for server in servers))
+        servers[0].usual = complain("DatasetStale", "another version")
+        for _ in range(4):
+            assert bytes(store.read(np.arange(1))[0]).decode() == store.key(0)
+        assert f"{servers[0].port} is no longer asked" in caplog.text
+        store.close()
+
+
 class TestOpen:
     def test_what_the_store_was_told_already(self, play: Play) -> None:
         server = play({"photos": make_index("a")})

@@ -24,6 +24,7 @@ from headwater.store.wire import messages
 from headwater.store.wire.messages import Complaint
 
 _MOST_THREADS = 64
+_CLIENTS = 2  # connections: Flight works through one with one core
 _MOST_REPLY = 1 << 30
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MOST_REPLY),
@@ -90,7 +91,8 @@ class Connection:
         self.secret = secret
         self.link = link
         self._lock = threading.Lock()
-        self._client: flight.FlightClient | None = None
+        self._clients: list[flight.FlightClient | None] = [None] * _CLIENTS
+        self._turn = 0
         self._pid = os.getpid()
         self._threads = Daemons(_MOST_THREADS, "headwater-link")
 
@@ -112,8 +114,9 @@ class Connection:
     def renew(self, stale: flight.FlightClient | None = None) -> None:
         """Forget the connection: the next call makes a new one. Calls under way keep the old one."""
         with self._lock:
-            if stale is None or self._client is stale:
-                self._client = None
+            for place, client in enumerate(self._clients):
+                if stale is None or client is stale:
+                    self._clients[place] = None
 
     def close(self) -> None:
         self.renew()
@@ -160,19 +163,23 @@ class Connection:
         return flight.FlightCallOptions(timeout=self.link.deadline_seconds, headers=headers)
 
     def _connect(self) -> flight.FlightClient:
+        """The clients take turns; one that is missing is made."""
         with self._lock:
-            if self._client is None:
-                tls: dict[str, Any] = {}
-                if self.address.scheme == "grpc+tls":
-                    tls = {
-                        "tls_root_certs": self.link.read(self.link.ca),
-                        "cert_chain": self.link.read(self.link.cert),
-                        "private_key": self.link.read(self.link.key),
-                    }
-                self._client = flight.FlightClient(
-                    self.address.location, generic_options=list(_OPTIONS), **tls
-                )
-            return self._client
+            self._turn = (self._turn + 1) % _CLIENTS
+            client = self._clients[self._turn]
+            if client is None:
+                client = self._clients[self._turn] = self._make_client()
+            return client
+
+    def _make_client(self) -> flight.FlightClient:
+        tls: dict[str, Any] = {}
+        if self.address.scheme == "grpc+tls":
+            tls = {
+                "tls_root_certs": self.link.read(self.link.ca),
+                "cert_chain": self.link.read(self.link.cert),
+                "private_key": self.link.read(self.link.key),
+            }
+        return flight.FlightClient(self.address.location, generic_options=list(_OPTIONS), **tls)
 
 
 def translate(error: BaseException, address: Address) -> Exception:

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from headwater.errors import HeadwaterError, Refused, StoreLost
+from headwater.errors import (
+    DatasetNotFound,
+    DatasetStale,
+    HeadwaterError,
+    Incompatible,
+    Refused,
+    StoreLost,
+)
 from headwater.store.client.connection import Call, Passing, TimedOut
 from headwater.store.client.replicas import Replica, Replicas
 from headwater.store.wire.payloads import Damaged
@@ -16,6 +23,8 @@ T = TypeVar("T")
 
 _IMPATIENT = 4.0  # times what is slow already, after which a request moves to another store
 _LEAST_IMPATIENT = 0.5
+_OF_ONE_STORE = (DatasetNotFound, DatasetStale, Incompatible, Refused)
+"""What one replica may say although another would answer: it serves something else by now."""
 _GRACE = 0.3  # seconds past its deadline after which a call is given up although it has not returned
 
 
@@ -190,9 +199,10 @@ class Errand(Generic[T]):
 
         A bit that was flipped on the way makes another request of one, or another token.
         """
-        if self._complained or not replica.known:
+        if not self._complained and replica.known:
+            self._complained = True
+        elif not isinstance(error, _OF_ONE_STORE) or not self._replicas.retire(replica, error):
             raise error
-        self._complained = True
 
     def _has_new_token(self, call: Call) -> bool:
         """Another errand may have read the file already, while this one was under way with the old token."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 from headwater.store.client.connection import Connection
 from headwater.store.client.window import Window
+
+log = logging.getLogger("headwater")
 
 _FIRST_REST = 0.05
 _LONGEST_REST = 2.0
@@ -50,7 +53,13 @@ class Replica:
     def answered(self, seconds: float) -> None:
         self._seconds.append(seconds)
         self._lately.append((self._clock(), seconds))
-        self._in_a_row, self.rests_until = 0, -float("inf")
+        self._in_a_row = 0
+        self._until(-float("inf"))
+
+    def _until(self, when: float) -> None:
+        """Rest until then; a store that is no longer asked stays so."""
+        if self.rests_until < float("inf"):
+            self.rests_until = when
 
     def overtaken(self, seconds: float) -> None:
         """A replica answered first: rest. A store that is never waited for would never be known as slow."""
@@ -69,7 +78,7 @@ class Replica:
         rest = min(_LONGEST_REST, _FIRST_REST * 2.0**self._in_a_row) * random.uniform(0.5, 1.0)
         self._in_a_row += 1
         self._failed_at = self._clock()
-        self.rests_until = self._failed_at + rest
+        self._until(self._failed_at + rest)
 
     @property
     def usual_seconds(self) -> float:
@@ -131,6 +140,17 @@ class Replicas:
         """Whether another store than this one does not rest."""
         now = self._clock()
         return any(other is not replica and other.rests_until <= now for other in self.all)
+
+    def retire(self, replica: Replica, why: Exception) -> bool:
+        """Never ask this store again in this run, if there is another to ask."""
+        with self.lock:
+            if not any(other is not replica and other.rests_until < float("inf") for other in self.all):
+                return False
+            new = replica.rests_until < float("inf")
+            replica.rests_until = float("inf")
+        if new:
+            log.warning("%s is no longer asked: %s", replica.name, why)
+        return True
 
     @property
     def asked(self) -> int:
