@@ -1,4 +1,4 @@
-"""Ctrl-C while a store does not answer ends the program at once; a forked child is told to open its own."""
+"""Ctrl-C while a store does not answer ends the program at once; a forked child is told so."""
 
 from __future__ import annotations
 
@@ -186,4 +186,7 @@ def test_a_remote_dataset_in_a_forked_child(store: StoreProcess) -> None:
         assert str(os.getpid()) in answer
         assert in_child(lambda: list(load(data, workers=0))).startswith(ForkedUse.__name__)
         assert in_child(lambda: list(load(data, workers=2))).startswith(ForkedUse.__name__)
+        again = in_child(lambda: hw.open(store.address))  # Flight would hang there, also when opened anew
+        assert again.startswith(ForkedUse.__name__)
+        assert "spawn" in again
         assert len(list(load(data, workers=2))) == 9

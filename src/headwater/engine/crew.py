@@ -47,8 +47,9 @@ class Daemons:
     A new thread starts when a call finds none idle, up to `most`.
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    def __init__(self, most: int, name: str, closed: str = _CLOSED) -> None:
+        """`closed` is what a call is told that comes too late."""
+        self._most, self._name, self._told = most, name, closed
         self._calls: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = self._unfinished = 0
@@ -57,12 +58,13 @@ class Daemons:
     def submit(self, call: Callable[..., None], /, *arguments: Any) -> None:
         with self._lock:
             if self._closed:
-                raise WrongUse(_CLOSED)
+                raise WrongUse(self._told)
+            if self._threads < min(self._unfinished + 1, self._most):
+                name = f"{self._name}-{self._threads + 1}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._threads += 1
             self._calls.put((call, arguments))
             self._unfinished += 1
-            if self._threads < min(self._unfinished, self._most):
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         with self._lock:

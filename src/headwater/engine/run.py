@@ -179,9 +179,9 @@ class _Run(Generic[T]):
 
     def abort(self, error: Exception) -> None:
         """Wake whoever waits for a batch: it will not come."""
-        self.reader.abandon()
         for flight in list(self.flights):
             flight.abort(error)
+        self.reader.abandon()
 
     def deliver(self, tasks: Iterable[Task], bounds: Bounds, timeout: float) -> Iterator[T]:
         waiting = deque(islice(source := iter(tasks), 1))

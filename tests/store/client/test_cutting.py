@@ -22,7 +22,7 @@ from headwater.errors import WrongUse
 from headwater.plan.offload import Offload
 from headwater.store.client.cutting import Cutting
 from headwater.store.client.link import Link
-from headwater.store.client.remote import Remote, RemoteStore
+from headwater.store.client.remote import Remote, RemoteReader, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, payloads
 from headwater.store.wire.catalogue import digests
@@ -298,6 +298,21 @@ class TestDistrust:
             assert [bytes(value) for value in found.values] == FILES
         cuts = [request.cuts for request in server.asked if isinstance(request, ReadRequest)]
         assert cuts == [bytes([3] * 6), b"", b""]
+
+    def test_another_thread_that_lost_its_trust_changes_no_answer_under_way(
+        self, server: Understudy, store: RemoteStore
+    ) -> None:
+        reader = store.reader(CHAIN, Offload(3))
+        assert isinstance(reader, RemoteReader)
+
+        def answer(server: Understudy, request: Request) -> list[Any]:
+            reader.cutting = None  # while the request, sent with cuts, is at the store
+            return self.lying(lambda parcel: None)(server, request)
+
+        server.script.append(answer)
+        found = reader.fetch(WANTED)
+        assert found.done is not None
+        assert found.done.all()
 
     def test_an_honest_store_keeps_its_work(self, server: Understudy, store: RemoteStore) -> None:
         server.usual = self.lying(lambda parcel: None)

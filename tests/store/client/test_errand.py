@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -299,11 +301,65 @@ class TestReplicas:
         assert first.window.enter(64 << 20, lambda: False)  # what was asked of it is no longer counted
         replicas.close()
 
-    def test_a_refusal_of_one_is_a_refusal(
+    def test_a_refusal_of_all_is_a_refusal(
         self, errand: Make, server: Understudy, second: Understudy
     ) -> None:
         server.usual = complain("WrongUse", "never")
         second.usual = complain("WrongUse", "never")
         with pytest.raises(WrongUse, match="never"):
             errand(server.connect(QUICK), second.connect(QUICK)).run()
-        assert len(server.asked) + len(second.asked) == 1
+        assert (len(server.asked), len(second.asked)) == (1, 1)
+
+    def test_a_hedge_does_not_wait_for_room(self, server: Understudy, second: Understudy) -> None:
+        """Else, when both stores stall, each errand waits for room that another one holds, for ever."""
+        link = Link(deadline_seconds=0.4, give_up_seconds=0.5, in_flight_bytes=1000)
+        replicas = Replicas([server.connect(link), second.connect(link)])
+        for replica in replicas.all:
+            for _ in range(10):
+                replica.answered(0.01)
+        server.usual = second.usual = stall
+        ended: list[Exception] = []
+
+        def run() -> None:
+            try:
+                Errand(replicas, TICKET, accept, size=900).run()
+            except HeadwaterError as error:
+                ended.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert [type(error) for error in ended] == [StoreLost] * 4
+        replicas.close()
+
+    def test_late_at_two_stores_is_too_slow(
+        self, errand: Make, server: Understudy, second: Understudy
+    ) -> None:
+        server.usual = second.usual = stall
+        with pytest.raises(TooSlow):
+            errand(server.connect(QUICK), second.connect(QUICK), divisible=True).run()
+
+    def test_a_cancelled_call_does_not_cost_the_connection(self, server: Understudy) -> None:
+        connection = server.connect(QUICK)
+        clients = [connection._connect() for _ in range(2)]
+        server.usual = stall
+        call = connection.begin(TICKET, answers := SimpleQueue())
+        call.cancel()
+        assert answers.get(timeout=5) is call
+        assert {connection._connect() for _ in range(2)} == set(clients)
+        connection.close()
+
+
+def test_threads_go_with_the_connection(server: Understudy) -> None:
+    connection = server.connect(QUICK)
+    connection.begin(TICKET, answers := SimpleQueue())
+    answers.get(timeout=5)
+    alive = [thread for thread in threading.enumerate() if thread.name.startswith("headwater-link")]
+    assert alive
+    del connection
+    gc.collect()
+    for thread in alive:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in alive)

@@ -107,6 +107,17 @@ class TestProtocol:
         with pytest.raises(Unreachable):
             status(uri, link=link)
 
+    def test_an_altered_greeting_is_asked_for_again(self, play: Play) -> None:
+        server = play({"photos": make_index("a")})
+        honest = messages.sealed(messages.decode(Welcome, server.actions["hello"](b"")))
+        altered = msgspec.structs.replace(honest, request_samples=honest.request_samples + 1)
+        said = [messages.encode(honest), b"\x00", messages.encode(altered)]
+        server.actions["hello"] = lambda body: said.pop() if len(said) > 1 else said[0]
+        connection = server.connect(LINK)
+        assert greet(connection).request_samples == honest.request_samples
+        assert len(said) == 1
+        connection.close()
+
 
 class TestNames:
     def test_the_only_one_needs_no_name(self, play: Play) -> None:

@@ -129,7 +129,7 @@ class TestHedge:
         granted = []
         for _ in range(400):
             replicas.choose()
-            granted.append(replicas.choose_hedge((first,)))
+            granted.append(replicas.choose_hedge((first,), 0))
         assert replicas.hedged == sum(found is not None for found in granted)
         assert set(granted) == {second, None}
         assert 400 / 10 <= replicas.hedged <= 1 + 0.1 * (400 + replicas.hedged) + 1
@@ -138,15 +138,15 @@ class TestHedge:
         replicas = make(clock, 2)
         first, second = replicas.all
         self.ask(replicas, 100)
-        assert replicas.choose_hedge((first, second)) is None
+        assert replicas.choose_hedge((first, second), 0) is None
         fail(second, clock)
-        assert replicas.choose_hedge((first,)) is None
+        assert replicas.choose_hedge((first,), 0) is None
         assert replicas.hedged == 0
 
     def test_never_if_the_link_says_so(self, clock: Clock) -> None:
         replicas = make(clock, 2, hedge=False)
         self.ask(replicas, 100)
-        assert replicas.choose_hedge(replicas.all[:1]) is None
+        assert replicas.choose_hedge(replicas.all[:1], 0) is None
 
     def test_what_is_slow_is_not_known_before_some_answers(self, clock: Clock) -> None:
         (replica,) = make(clock, 1).all

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -365,3 +367,20 @@ def test_an_array_that_claims_another_size_or_kind() -> None:
     ):
         with pytest.raises(Damaged, match="cannot be read"):
             payloads.decode_fields(hostile)
+
+
+def test_fields_keep_their_types() -> None:
+    values = [
+        datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        datetime(2026, 1, 2),
+        date(2026, 1, 2),
+        time(3, 4, 5),
+        timedelta(days=-1, microseconds=7),
+        Decimal("1.230"),
+        np.float32(0.5),
+        {"when": [date(1999, 1, 1)], "text": "2026-01-02"},
+    ]
+    for value in values:
+        back = payloads.decode_fields(payloads.encode_fields({"x": [value]}, 0))["x"]
+        assert back == value
+        assert type(back) is type(value)

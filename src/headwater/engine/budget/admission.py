@@ -9,11 +9,13 @@
    requests and lower priorities too. While it waits nobody enters, so memory drains and it gets in: large
    requests are not starved by small ones. Small ones are not starved by large ones either: the order
    charges by bytes.
-4. While other clients wait or are inside, one client holds at most half of the memory. A request that
-   would take it past that is held back without blocking the others: its client waits for its own replies
-   to be read. A request for more than half is let in when nothing at all is held.
+4. While other callers wait or are inside, one caller holds at most half of the memory; while other clients
+   of the same caller do, one client holds at most half of what its caller may. A request that would take
+   them past that is held back without blocking the others: its caller, or its client, waits for its own
+   replies to be read. A request for more than half is let in when nothing at all is held.
 5. Those inside may grow from free memory ahead of those who wait: they were let in first, nobody enters
    meanwhile, and what they finish is what drains.
+6. A queue has an end, and so has the number of requests of one caller, waiting or inside: each holds a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from headwater.engine.budget.fairness import PRIORITIES, FairQueue
+from headwater.engine.budget.fairness import PRIORITIES, NestedQueue
 from headwater.errors import WrongUse
 
 _LEAST_COST = 4096  # bytes; a request is work even if it asks for no memory
@@ -31,9 +33,10 @@ _LEAST_COST = 4096  # bytes; a request is work even if it asks for no memory
 class Claim:
     """One request: it waits, then is inside, then is over."""
 
-    client: str
+    caller: str
     rank: int  # place of its priority in PRIORITIES
     memory: int  # bytes asked for, with what it has grown by
+    client: str = ""  # within the caller
     admitted: bool = False
     slot: bool = False
     over: bool = False
@@ -48,9 +51,8 @@ class Admission:
             raise WrongUse(f"{requests} requests and {memory} bytes of memory; both must be 1 or more")
         self.requests, self.memory = requests, memory
         self.active = self.held = 0
-        self.queues: list[FairQueue[Claim]] = [FairQueue() for _ in PRIORITIES]
-        self._present: dict[str, int] = {}  # requests of a client, waiting or inside
-        self._held: dict[str, int] = {}
+        self.queues: list[NestedQueue[Claim]] = [NestedQueue() for _ in PRIORITIES]
+        self._callers: dict[str, _Party] = {}  # those with requests, waiting or inside
 
     def ask(self, claim: Claim) -> None:
         """Let a request in if its turn is now, else make it wait."""
@@ -59,9 +61,21 @@ class Admission:
                 f"the request needs {claim.memory:,} bytes of memory, the store may use {self.memory:,}; "
                 "ask for fewer samples at once, or raise the store's memory"
             )
-        self._present[claim.client] = self._present.get(claim.client, 0) + 1
-        self.queues[claim.rank].push(claim.client, claim)
+        party = self._callers.get(claim.caller)
+        if party is None:
+            party = self._callers[claim.caller] = _Party()
+        party.come(claim.client)
+        self.queues[claim.rank].push(claim.caller, claim.client, claim)
         self._let_in()
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self.queues))
+
+    def present(self, caller: str) -> int:
+        """Requests of a caller, waiting or inside."""
+        party = self._callers.get(caller)
+        return party.requests if party else 0
 
     def leave_slot(self, claim: Claim) -> None:
         if claim.slot:
@@ -70,13 +84,15 @@ class Admission:
             self._let_in()
 
     def grow(self, claim: Claim, extra: int) -> bool:
-        """More memory, if it is free and the client is not past its half; never waits."""
-        mine = self._held.get(claim.client, 0) + extra
-        if claim.over or self.held + extra > self.memory or (self._crowded and mine > self.memory // 2):
+        """More memory, if it is free and neither caller nor client is past its half; never waits."""
+        if claim.over or self.held + extra > self.memory:
+            return False
+        party = self._callers[claim.caller]
+        if party.held + extra > self._share or party.holds(claim.client) + extra > party.share(self._share):
             return False
         claim.memory += extra
-        self._hold(claim.client, extra)
-        self.queues[claim.rank].charge(claim.client, extra)
+        self._hold(claim, extra)
+        self.queues[claim.rank].charge(claim.caller, claim.client, extra)
         return True
 
     def leave(self, claim: Claim) -> None:
@@ -87,20 +103,26 @@ class Admission:
         if claim.admitted:
             self.active -= claim.slot
             claim.slot = False
-            self._hold(claim.client, -claim.memory)
+            self._hold(claim, -claim.memory)
         else:
-            self.queues[claim.rank].drop(claim.client, claim)
-        self._present[claim.client] -= 1
-        if not self._present[claim.client]:
-            del self._present[claim.client]
+            self.queues[claim.rank].drop(claim.caller, claim.client, claim)
+        party = self._callers[claim.caller]
+        party.go(claim.client)
+        if not party.requests:
+            del self._callers[claim.caller]
         self._let_in()
 
     @property
     def _crowded(self) -> bool:
-        return len(self._present) > 1
+        return len(self._callers) > 1
+
+    @property
+    def _share(self) -> int:
+        """What one caller may hold."""
+        return self.memory // 2 if self._crowded else self.memory
 
     def _let_in(self) -> None:
-        if not self._present:
+        if not self._callers:
             for queue in self.queues:
                 queue.forget()
         while self.active < self.requests:
@@ -111,14 +133,17 @@ class Admission:
 
     def _next(self) -> Claim | None:
         for queue in self.queues:
-            if queue and (claim := queue.first(self._held_back)) is not None:
+            if queue and (claim := queue.first(self._client_waits, self._caller_waits)) is not None:
                 return claim
         return None
 
-    def _held_back(self, claim: Claim) -> bool:
-        """By its own client's memory (rule 4); not by that of others."""
-        mine = self._held.get(claim.client, 0)
-        return self._crowded and min(mine, claim.memory) > 0 and mine + claim.memory > self.memory // 2
+    def _client_waits(self, claim: Claim) -> bool:
+        """Held back by its own client's memory (rule 4); not by that of others."""
+        party = self._callers[claim.caller]
+        return _is_past(party.holds(claim.client), claim.memory, party.share(self._share))
+
+    def _caller_waits(self, claim: Claim) -> bool:
+        return self._crowded and _is_past(self._callers[claim.caller].held, claim.memory, self._share)
 
     def _fits(self, claim: Claim) -> bool:
         if self._crowded and claim.memory > self.memory // 2:
@@ -126,17 +151,51 @@ class Admission:
         return self.held + claim.memory <= self.memory
 
     def _admit(self, claim: Claim) -> None:
-        self.queues[claim.rank].serve(claim.client, max(claim.memory, _LEAST_COST))
-        self._hold(claim.client, claim.memory)
+        self.queues[claim.rank].serve(claim.caller, claim.client, max(claim.memory, _LEAST_COST))
+        self._hold(claim, claim.memory)
         self.active += 1
         claim.slot = claim.admitted = True
         if claim.bell is not None:
             claim.bell.set()
 
-    def _hold(self, client: str, memory: int) -> None:
+    def _hold(self, claim: Claim, memory: int) -> None:
         self.held += memory
-        mine = self._held.get(client, 0) + memory
-        if mine:
-            self._held[client] = mine
-        else:
+        self._callers[claim.caller].hold(claim.client, memory)
+
+
+class _Party:
+    """One caller: its requests and the memory that they hold, by client."""
+
+    __slots__ = ("_clients", "_held", "held", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.held = 0
+        self._clients: dict[str, int] = {}
+        self._held: dict[str, int] = {}
+
+    def come(self, client: str) -> None:
+        self.requests += 1
+        self._clients[client] = self._clients.get(client, 0) + 1
+
+    def go(self, client: str) -> None:
+        self.requests -= 1
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
             self._held.pop(client, None)
+
+    def hold(self, client: str, memory: int) -> None:
+        self.held += memory
+        self._held[client] = self._held.get(client, 0) + memory
+
+    def holds(self, client: str) -> int:
+        return self._held.get(client, 0)
+
+    def share(self, whole: int) -> int:
+        """What one client may hold where the caller may hold `whole`."""
+        return whole // 2 if len(self._clients) > 1 else whole
+
+
+def _is_past(held: int, more: int, share: int) -> bool:
+    """Whether more would be too much; what holds nothing yet, or asks for nothing, is never held back."""
+    return min(held, more) > 0 and held + more > share

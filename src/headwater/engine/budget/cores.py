@@ -25,6 +25,11 @@ WINDOW_SECONDS = 10.0  # over which the use is held, and shown
 _BURST_SECONDS = 0.5
 _SLICE_SECONDS = 0.5
 _SHORTEST_DOZE = 0.001  # rounding must not make a waiter spin
+_LONGEST_DOZE = 0.25  # then a waiter is asked whether he is still there
+
+
+def _never() -> bool:
+    return False
 
 
 class Cores:
@@ -49,34 +54,37 @@ class Cores:
         self._changed = threading.Condition()
         self._queue: deque[Reservation] = deque()  # who waits for a reservation, in order
         self._most = self._balance = cores * _BURST_SECONDS
+        self._reserved = 0.0  # set aside and not settled; not taken off the balance yet
         self._seen, self._own = clock(), own_cpu()
         self._recent = _Recent(self._seen)
 
-    def reserve(self, seconds: float, patience: float) -> Reservation | None:
+    def reserve(
+        self, seconds: float, patience: float, *, gone: Callable[[], bool] = _never
+    ) -> Reservation | None:
         """Set CPU aside for work in a worker process, first come first served.
 
-        None pushes back: the bucket will not hold that much within `patience` seconds. It is said at once
-        when it is plain, rather than after the wait.
+        None pushes back: the bucket will not hold that much within `patience` seconds, or `gone()` says that
+        nobody wants it any more. It is said at once when it is plain, rather than after the wait.
         """
         _check(seconds)
         wish = Reservation(self, seconds)
         with self._changed:
             self._queue.append(wish)
             try:
-                return wish if self._obtain(wish, self._clock() + patience) else None
+                return wish if self._obtain(wish, self._clock() + patience, gone) else None
             finally:
                 self._queue.remove(wish)
                 self._changed.notify_all()
 
-    def pace(self, patience: float) -> float:
+    def pace(self, patience: float, *, gone: Callable[[], bool] = _never) -> float:
         """Hold work of this process back while the bucket is in debt, at most `patience` seconds.
 
-        For work that cannot be refused. Returns the seconds that it waited.
+        For work that cannot be refused, but may be `gone()`. Returns the seconds that it waited.
         """
         with self._changed:
             began = now = self._look()
-            while self._balance < 0 and now - began < patience:
-                self._sleep(-self._balance, patience - (now - began))
+            while self._free < 0 and now - began < patience and not gone():
+                self._sleep(-self._free, patience - (now - began))
                 now = self._look()
         return now - began
 
@@ -86,7 +94,8 @@ class Cores:
         with self._changed:
             now = self._look()
             self._recent.add(now, seconds)
-            self._balance = max(self._balance + reserved - seconds, self._deepest)
+            self._reserved = max(self._reserved - reserved, 0.0)
+            self._balance = max(self._balance - seconds, self._deepest)
             self._changed.notify_all()
 
     @property
@@ -100,14 +109,18 @@ class Cores:
         """CPU seconds that could be spent now; below 0 is debt."""
         with self._changed:
             self._look()
-            return self._balance
+            return self._free
+
+    @property
+    def _free(self) -> float:
+        return self._balance - self._reserved
 
     @property
     def _deepest(self) -> float:
         """Debt beyond the window is forgiven: work that cannot be refused may exceed any budget."""
         return -self.cores * WINDOW_SECONDS
 
-    def _obtain(self, wish: Reservation, deadline: float) -> bool:
+    def _obtain(self, wish: Reservation, deadline: float, gone: Callable[[], bool]) -> bool:
         while True:
             left = deadline - self._look()
             ahead = 0.0
@@ -116,28 +129,30 @@ class Cores:
                     break
                 ahead += other.seconds
             # What is larger than the bucket goes when the bucket is full.
-            missing = ahead + min(wish.seconds, self._most) - self._balance
+            missing = ahead + min(wish.seconds, self._most) - self._free
             if missing <= 0 and self._queue[0] is wish:
-                self._balance -= wish.seconds
+                self._reserved += wish.seconds
                 return True
-            if left <= 0 or missing > left * self.cores:
+            if left <= 0 or missing > left * self.cores or gone():
                 return False
             self._sleep(missing, left)
 
     def _sleep(self, missing: float, longest: float) -> None:
         """Until time has made up for what is missing, or somebody gives CPU back."""
-        self._doze(self._changed, max(min(missing / self.cores, longest), _SHORTEST_DOZE))
+        self._doze(self._changed, max(min(missing / self.cores, longest, _LONGEST_DOZE), _SHORTEST_DOZE))
 
     def _look(self) -> float:
         """Bring the balance up to now.
 
         Own CPU is set against the refill before the bucket overflows: after a long time without a look
-        it has mostly been spent while the bucket was full.
+        it has mostly been spent while the bucket was full. Forgiving debt touches the balance alone: what is
+        reserved comes back whole, however much was forgiven meanwhile.
         """
         now, own = self._clock(), self._own_cpu()
         net = (now - self._seen) * self.cores - (own - self._own)
         # CPU that a reservation gave back may exceed the bucket while somebody waits for it.
-        most = max(self._most, self._balance) if self._queue else self._most
+        most = self._most + self._reserved
+        most = max(most, self._balance) if self._queue else most
         self._balance = max(min(self._balance + net, most), self._deepest)
         self._recent.add(now, own - self._own)
         self._seen, self._own = now, own

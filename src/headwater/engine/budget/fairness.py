@@ -7,6 +7,10 @@ their requests, to within one request each. A client that was idle starts at the
 idleness earns no credit.
 
 Tags are charged when a request is served, not when it arrives: a request that is given up costs nothing.
+
+There are two levels. Shares are between callers, whom the store itself tells apart; within a caller they are
+between its clients, whose names the clients choose. So inventing names divides a caller's share, and does not
+add to it.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Generic, TypeVar
 
 PRIORITIES = ("predict", "read", "select", "relabel")  # highest first
 _SWEEP = 64  # flows that are always worth keeping; more are swept when they have doubled
+_MOST_FLOWS = 4096  # beyond this, who does not wait is forgotten with what he owes
 
 T = TypeVar("T")
 
@@ -50,6 +55,10 @@ class FairQueue(Generic[T]):
     def clients(self) -> frozenset[str]:
         """Those who wait."""
         return frozenset(self._backlog)
+
+    def __contains__(self, client: str) -> bool:
+        """Whether anything is known of this client, waiting or not."""
+        return client in self._flows
 
     def push(self, client: str, item: T) -> None:
         """Put a request at the end of its client's flow."""
@@ -116,7 +125,73 @@ class FairQueue(Generic[T]):
         """Drop flows that owe nothing, now and then, so that names of clients long gone do not pile up."""
         if len(self._flows) < self._sweep_at:
             return
-        self._flows = {
-            client: flow for client, flow in self._flows.items() if flow.waiting or flow.tag > self._time
-        }
+        kept = {client: flow for client, flow in self._flows.items() if flow.waiting or flow.tag > self._time}
+        if len(kept) > _MOST_FLOWS:
+            # names that each come once all start at the present: the time never passes their tags
+            kept = dict(self._backlog)
+        self._flows = kept
         self._sweep_at = max(_SWEEP, 2 * len(self._flows))
+
+
+class NestedQueue(Generic[T]):
+    """One priority's requests, fair between callers, and within each caller between its clients."""
+
+    def __init__(self) -> None:
+        self._callers: FairQueue[str] = FairQueue()  # a caller's name for each of its requests
+        self._clients: dict[str, FairQueue[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    @property
+    def clients(self) -> frozenset[tuple[str, str]]:
+        """Those who wait, as (caller, client)."""
+        return frozenset(
+            (caller, client) for caller in self._callers.clients for client in self._clients[caller].clients
+        )
+
+    def push(self, caller: str, client: str, item: T) -> None:
+        if caller not in self._clients:
+            self._sweep()
+            self._clients[caller] = FairQueue()
+        self._callers.push(caller, caller)
+        self._clients[caller].push(client, item)
+
+    def first(self, client_waits: Callable[[T], bool], caller_waits: Callable[[T], bool]) -> T | None:
+        """Who is next, of those that neither their client nor their caller holds back.
+
+        Where a caller is held back by the request that is its first, all its requests are: else its small
+        ones would keep a large one out for ever.
+        """
+        fronts: dict[str, T] = {}
+
+        def held_back(caller: str) -> bool:
+            front = self._clients[caller].first(client_waits)
+            if front is None or caller_waits(front):
+                return True
+            fronts[caller] = front
+            return False
+
+        chosen = self._callers.first(held_back)
+        return None if chosen is None else fronts[chosen]
+
+    def serve(self, caller: str, client: str, cost: int) -> T:
+        self._callers.serve(caller, cost)
+        return self._clients[caller].serve(client, cost)
+
+    def charge(self, caller: str, client: str, cost: int) -> None:
+        self._callers.charge(caller, cost)
+        if caller in self._clients:
+            self._clients[caller].charge(client, cost)
+
+    def drop(self, caller: str, client: str, item: T) -> None:
+        self._callers.drop(caller, caller)
+        self._clients[caller].drop(client, item)
+
+    def forget(self) -> None:
+        self._callers.forget()
+        self._clients.clear()
+
+    def _sweep(self) -> None:
+        if len(self._clients) >= _SWEEP:
+            self._clients = {name: queue for name, queue in self._clients.items() if name in self._callers}

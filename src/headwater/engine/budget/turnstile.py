@@ -15,7 +15,12 @@ from headwater.engine.budget.admission import Admission, Claim
 from headwater.engine.budget.fairness import PRIORITIES
 from headwater.errors import HeadwaterError, WrongUse
 
-_POLL_SECONDS = 0.05  # how often a waiting caller is asked whether it is still there
+_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS = (
+    0.05,
+    0.5,
+)  # how often one who waits is asked if he is still there
+MOST_WAITING = 1024
+MOST_EACH = 256
 
 
 class Busy(HeadwaterError):
@@ -27,24 +32,45 @@ class Gone(HeadwaterError):
 
 
 class Turnstile:
-    """One queue for all requests: at most `requests` are worked on, and hold at most `memory` bytes."""
+    """One queue for all requests: at most `requests` are worked on, and hold at most `memory` bytes.
 
-    def __init__(self, requests: int, memory: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    At most `most_waiting` wait, and one caller has at most `most_each` requests, waiting or inside.
+    """
+
+    def __init__(
+        self,
+        requests: int,
+        memory: int,
+        *,
+        most_waiting: int = MOST_WAITING,
+        most_each: int = MOST_EACH,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._admission = Admission(requests, memory)
+        self._most_waiting, self._most_each = most_waiting, most_each
         self._clock = clock
         self._lock = threading.Lock()
         self._parting: deque[Claim] = deque()
 
     def enter(
-        self, client: str, *, priority: str = "read", memory: int, patience: float, gone: Callable[[], bool]
+        self,
+        caller: str,
+        client: str = "",
+        *,
+        priority: str = "read",
+        memory: int,
+        patience: float,
+        gone: Callable[[], bool],
     ) -> Turn:
-        """Wait for a turn that holds `memory` bytes.
+        """Wait for a turn that holds `memory` bytes, in an order that is fair between callers.
 
-        Raises Busy after `patience` seconds (with 0: at once, if it would have to wait), Gone when
-        `gone()` says that the caller has hung up, and WrongUse for more memory than there is.
+        Within a caller it is fair between clients. Raises Busy after `patience` seconds (with 0: at once, if
+        it would have to wait) or where too many wait already, Gone when `gone()` says that the caller has
+        hung up, and WrongUse for more memory than there is.
         """
-        claim = Claim(client, _rank(priority), memory)
+        claim = Claim(caller, _rank(priority), memory, client)
         with self._lock:
+            self._check_room(caller)
             self._admission.ask(claim)
             if not claim.admitted:
                 claim.bell = threading.Event()
@@ -90,7 +116,7 @@ class Turnstile:
     @property
     def waiting(self) -> int:
         """Requests in the queue."""
-        return sum(len(queue) for queue in self._admission.queues)
+        return self._admission.waiting
 
     @property
     def waiting_by_priority(self) -> dict[str, int]:
@@ -99,14 +125,20 @@ class Turnstile:
     @property
     def clients_waiting(self) -> int:
         with self._lock:
-            clients = frozenset[str]().union(*(queue.clients for queue in self._admission.queues))
+            clients = frozenset[tuple[str, str]]().union(*(queue.clients for queue in self._admission.queues))
         self._part()
         return len(clients)
+
+    def _check_room(self, caller: str) -> None:
+        if (present := self._admission.present(caller)) >= self._most_each:
+            raise Busy(f"{present} requests of this caller are under way, the most there may be; ask again")
+        if (waiting := self._admission.waiting) >= self._most_waiting:
+            raise Busy(f"{waiting} requests wait, the most there may be; ask again, or ask a replica")
 
     def _wait(
         self, claim: Claim, bell: threading.Event, *, patience: float, gone: Callable[[], bool]
     ) -> None:
-        began = self._clock()
+        began, poll = self._clock(), _FIRST_POLL_SECONDS
         while not claim.admitted:
             waited = self._clock() - began
             if gone():
@@ -116,7 +148,8 @@ class Turnstile:
                     f"no turn within {patience:g} s: {self.active} requests are worked on, "
                     f"{self.held:,} bytes are held, {self.waiting} wait; ask again, or raise the limits"
                 )
-            bell.wait(min(patience - waited, _POLL_SECONDS))
+            bell.wait(min(patience - waited, poll))
+            poll = min(2 * poll, _LONGEST_POLL_SECONDS)
 
     def _part(self) -> None:
         while self._parting and self._lock.acquire(blocking=False):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from headwater.store.client.link import Link
 from headwater.store.wire import messages
 from headwater.store.wire.messages import Complaint
 
+GRACE = 0.3  # seconds past the deadline after which a call is given up although it has not returned
 _MOST_THREADS = 64
 _CLIENTS = 2  # connections: Flight works through one with one core
 _MOST_REPLY = 1 << 30
@@ -34,6 +36,15 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+
+
+class _Flight:
+    """Which process has used Flight: it does not survive a fork, not even for new connections."""
+
+    pid: int | None = None
+
+
+_flight = _Flight()
 
 
 class Passing(HeadwaterError):
@@ -58,22 +69,30 @@ class Call:
         self.reply: list[tuple[pa.RecordBatch, Any]] = []
         self.error: Exception | None = None
         self.headers: list[tuple[bytes, bytes]] = []
+        self.cancelled = False
         self._answers = answers
         self._reader: Any = None
-        self._cancelled = False
+        self._client: flight.FlightClient | None = None
 
     def cancel(self) -> None:
         """Nobody wants the answer any more."""
-        self._cancelled = True
+        self.cancelled = True
         reader = self._reader
         if reader is not None:
             reader.cancel()
 
+    def give_up(self) -> None:
+        """Nobody waits for it any more, and what it was sent through may hang: use that no longer."""
+        self.cancel()
+        if self._client is not None:
+            self.connection.renew(self._client)
+
     def run(self, client: flight.FlightClient, ticket: bytes, options: flight.FlightCallOptions) -> None:
+        self._client = client
         try:
             self._reader = reader = client.do_get(flight.Ticket(ticket), options)
             self.latency = time.monotonic() - self.begun
-            if self._cancelled:
+            if self.cancelled:
                 reader.cancel()
             self.reply = _read_all(reader)
         except BaseException as error:  # a cancelled read may come as KeyboardInterrupt
@@ -94,7 +113,10 @@ class Connection:
         self._clients: list[flight.FlightClient | None] = [None] * _CLIENTS
         self._turn = 0
         self._pid = os.getpid()
-        self._threads = Daemons(_MOST_THREADS, "headwater-link")
+        self._threads = Daemons(
+            _MOST_THREADS, "headwater-link", closed="this dataset was closed; open it again"
+        )
+        weakref.finalize(self, self._threads.shutdown)
 
     def begin(self, ticket: bytes, answers: SimpleQueue[Any]) -> Call:
         """Send a request; its `Call` comes back through `answers`."""
@@ -104,9 +126,14 @@ class Connection:
 
     def act(self, action: str, body: bytes = b"") -> bytes:
         """Have the store do something small and wait for it. Raises `Passing`, `Refused` or what it says."""
+        self.check()
         results: SimpleQueue[bytes | Exception] = SimpleQueue()
         self._threads.submit(self._act, action, body, results.put)
-        found = results.get()
+        try:
+            found = results.get(timeout=self.link.deadline_seconds + GRACE)
+        except Empty:
+            self.renew()
+            raise TimedOut(f"{self.address.place} did not answer in time") from None
         if isinstance(found, Exception):
             raise found
         return found
@@ -123,11 +150,12 @@ class Connection:
         self._threads.shutdown()
 
     def check(self) -> None:
-        """Raise in a forked child, where Flight would hang."""
-        if os.getpid() != self._pid:
+        """Raise in a forked child of a process that has used Flight, where it would hang without end."""
+        begun = _flight.pid or self._pid
+        if os.getpid() != begun:
             raise ForkedUse(
-                f"this dataset was opened by process {self._pid} and is used in forked child {os.getpid()}, "
-                "where its connections do not work; open it in the child, or start the child with 'spawn'"
+                f"a store was opened by process {begun} and one is used in its forked child {os.getpid()}, "
+                "where connections hang; start the child with multiprocessing's 'spawn' method"
             )
 
     def _run(self, call: Call, ticket: bytes) -> None:
@@ -139,7 +167,8 @@ class Connection:
             return
         call.headers = self.secret.headers
         call.run(client, ticket, self._call_options(call.headers))
-        self._doubt(client, call.error)
+        if not call.cancelled:
+            self._doubt(client, call.error)
 
     def _act(self, action: str, body: bytes, answer: Callable[[bytes | Exception], None]) -> None:
         client = None
@@ -172,6 +201,7 @@ class Connection:
             return client
 
     def _make_client(self) -> flight.FlightClient:
+        _flight.pid = os.getpid()
         tls: dict[str, Any] = {}
         if self.address.scheme == "grpc+tls":
             tls = {

@@ -14,8 +14,9 @@ from headwater.errors import (
     Incompatible,
     Refused,
     StoreLost,
+    WrongUse,
 )
-from headwater.store.client.connection import Call, Passing, TimedOut
+from headwater.store.client.connection import GRACE, Call, Passing, TimedOut
 from headwater.store.client.replicas import Replica, Replicas
 from headwater.store.wire.payloads import Damaged
 
@@ -23,9 +24,8 @@ T = TypeVar("T")
 
 _IMPATIENT = 4.0  # times what is slow already, after which a request moves to another store
 _LEAST_IMPATIENT = 0.5
-_OF_ONE_STORE = (DatasetNotFound, DatasetStale, Incompatible, Refused)
+_OF_ONE_STORE = (DatasetNotFound, DatasetStale, Incompatible, Refused, WrongUse)
 """What one replica may say although another would answer: it serves something else by now."""
-_GRACE = 0.3  # seconds past its deadline after which a call is given up although it has not returned
 
 
 class Abandoned(HeadwaterError):
@@ -40,7 +40,7 @@ class Errand(Generic[T]):
     """Asks for one ticket and checks the answer with `accept`, which raises `Damaged` for a bad one.
 
     `size` is what the answer will take on the link. An errand for something `divisible` fails with
-    `TooSlow` at the first time-out, so that the asker can ask for less at once.
+    `TooSlow` when it was late at one store, or at two of several, so that the asker can ask for less at once.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Errand(Generic[T]):
         self._calls: dict[Call, Replica] = {}
         self._abandoned = False
         self._renewed = self._complained = self._moved = False
+        self._late = 0
 
     def abandon(self) -> None:
         """Wake whoever waits in `run`."""
@@ -71,7 +72,7 @@ class Errand(Generic[T]):
     def run(self) -> T:
         """The accepted answer. Raises `StoreLost`, `Refused`, `Abandoned`, or what the store says."""
         try:
-            self._send(())
+            self._send()
             while True:
                 call = self._next()
                 if call is None:
@@ -82,25 +83,33 @@ class Errand(Generic[T]):
                     self._note_overtaken()
                     return answer[0]
                 if not self._calls:
-                    self._send(())
+                    self._send()
         finally:
             for call in list(self._calls):
                 call.cancel()
                 self._drop(call)
 
-    def _send(self, but: tuple[Replica, ...]) -> None:
+    def _send(self) -> None:
         """Ask a store that does not rest; wait for one if all do."""
         while True:
-            replica, rest = self._replicas.choose(but)
+            replica, rest = self._replicas.choose()
             if replica is not None:
                 break
             self._pause(rest)
-        self._ask(replica)
-
-    def _ask(self, replica: Replica) -> None:
         replica.connection.check()
         if not replica.window.enter(self._size, lambda: self._abandoned):
             raise Abandoned("the run is over")
+        self._begin(replica)
+
+    def _hedge(self, replica: Replica) -> bool:
+        """Ask a second store if it has room now: who waits there while holding room here waits for ever."""
+        other = self._replicas.choose_hedge((replica,), self._size)
+        if other is None:
+            return False
+        self._begin(other)
+        return True
+
+    def _begin(self, replica: Replica) -> None:
         with self._replicas.lock:
             replica.under_way += 1
         self._calls[replica.connection.begin(self._ticket, self._answers)] = replica
@@ -109,7 +118,7 @@ class Errand(Generic[T]):
         """The next call that ended; None if instead time passed, which may have meant to ask elsewhere."""
         call, replica = next(iter(self._calls.items()))
         waited = time.monotonic() - call.begun
-        deadline = replica.connection.link.deadline_seconds + _GRACE
+        deadline = replica.connection.link.deadline_seconds + GRACE
         slow = self._replicas.slow_after if len(self._calls) == 1 else deadline
         try:
             ended = self._answers.get(timeout=max(0.0, min(slow, deadline) - waited) + 1e-3)
@@ -121,14 +130,11 @@ class Errand(Generic[T]):
 
     def _overdue(self, call: Call, replica: Replica, deadline: float) -> Call | None:
         if time.monotonic() - call.begun >= deadline:
-            call.cancel()
-            call.connection.renew()
+            call.give_up()
             call.error = TimedOut(f"{replica.name} did not answer in time")
             return call
         if len(self._calls) == 1:
-            other = self._replicas.choose_hedge(tuple(self._calls.values()))
-            if other is not None:
-                self._ask(other)
+            if self._hedge(replica):
                 return None
             if self._may_move(call, replica):
                 call.cancel()
@@ -184,6 +190,7 @@ class Errand(Generic[T]):
             return
         replica.failed(call.begun)
         if isinstance(error, TimedOut):
+            self._late += 1
             replica.window.timed_out()
         waited = time.monotonic() - self._begun
         if waited >= self._replicas.link.give_up_seconds:
@@ -191,7 +198,7 @@ class Errand(Generic[T]):
                 f"no answer from {self._replicas.names} for {waited:.0f} s; the last failure: {error}",
                 store=self._replicas.names,
             ) from error
-        if isinstance(error, TimedOut) and self._divisible and len(self._replicas.all) == 1:
+        if isinstance(error, TimedOut) and self._divisible and self._late >= min(2, len(self._replicas.all)):
             raise TooSlow(str(error)) from error
 
     def _believe(self, error: Exception, replica: Replica) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import TypeVar
 
 from headwater.engine.crew import Daemons
-from headwater.errors import DatasetNotFound, Incompatible, Unreachable, WrongUse
+from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
 from headwater.store.base import Store
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection, Passing
@@ -21,8 +22,11 @@ from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Welcome
+from headwater.store.wire.payloads import Damaged
 
 log = logging.getLogger("headwater")
+
+T = TypeVar("T")
 
 _REST_SECONDS = 0.2
 
@@ -108,7 +112,7 @@ def _place(connection: Connection, error: Unreachable, versions: dict[str, list[
 def greet(connection: Connection) -> Welcome:
     """Agree on a protocol; raises `Unreachable`, `Refused` or `Incompatible`."""
     hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=VERSION, client=""))
-    welcome: Welcome = messages.decode(Welcome, act(connection, "hello", hello))
+    welcome = act(connection, "hello", hello, read=_read_welcome)
     if welcome.protocol not in PROTOCOLS:
         raise Incompatible(
             f"{connection.address.place} (headwater {welcome.version}) speaks protocol {welcome.protocol}, "
@@ -117,13 +121,13 @@ def greet(connection: Connection) -> Welcome:
     return welcome
 
 
-def act(connection: Connection, action: str, body: bytes = b"") -> bytes:
-    """An action, tried again while the failure may pass."""
+def act(connection: Connection, action: str, body: bytes = b"", *, read: Callable[[bytes], T]) -> T:
+    """An action, tried again while the failure may pass; `read` raises `Damaged` for a bad answer."""
     begun = time.monotonic()
     while True:
         try:
-            return connection.act(action, body)
-        except Passing as error:
+            return read(connection.act(action, body))
+        except (Passing, Damaged) as error:
             waited = time.monotonic() - begun
             if waited + _REST_SECONDS >= min(
                 connection.link.deadline_seconds, connection.link.give_up_seconds
@@ -133,6 +137,16 @@ def act(connection: Connection, action: str, body: bytes = b"") -> bytes:
                     "the address right (grpc+tls:// with TLS, grpc:// without)?"
                 ) from error
         time.sleep(_REST_SECONDS)
+
+
+def _read_welcome(answer: bytes) -> Welcome:
+    try:
+        welcome: Welcome = messages.decode(Welcome, answer)
+    except HeadwaterError as error:
+        raise Damaged(str(error)) from error
+    if welcome.digest and messages.sealed(welcome).digest != welcome.digest:
+        raise Damaged("its greeting was altered on the way")
+    return welcome
 
 
 def choose(address: Address, welcome: Welcome) -> str:

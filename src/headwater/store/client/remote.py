@@ -23,7 +23,7 @@ from headwater.plan.offload import Offload
 from headwater.store.client.cutting import Cutting
 from headwater.store.client.errand import Errand, TooSlow
 from headwater.store.client.replicas import Replicas
-from headwater.store.wire import messages, payloads
+from headwater.store.wire import messages, pages, payloads
 from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts, ReadRequest, Welcome
 from headwater.store.wire.payloads import Damaged, Parcel
 
@@ -99,8 +99,10 @@ class RemoteStore:
 
     @cached_property
     def _blocks(self) -> NDArray[np.int64]:
-        request = BlocksRequest(self.known.name, self.index.version, self.client)
-        return Errand(self.replicas, messages.encode(request), _accept_blocks).run()
+        ticket = messages.encode(BlocksRequest(self.known.name, self.index.version, self.client))
+        return Errand(
+            self.replicas, ticket, lambda reply: _accept_blocks(reply, payloads.seal_of(ticket))
+        ).run()
 
     def _read(self, positions: NDArray[np.int64], *, heads: int = 0, fields: bool = False) -> Fetched:
         """All or an error: for those who want a few samples and not a run."""
@@ -172,7 +174,8 @@ class RemoteReader:
         return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
 
     def _ask(self, wanted: Wanted, size: int, begun: float) -> Fetched:
-        request = self._request(wanted)
+        cutting = self.cutting  # another thread may lose its trust while this request is under way
+        request = self._request(wanted, cutting)
         ticket = messages.encode(request)
         cut, seal = bool(request.cuts), payloads.seal_of(ticket)
         errand: Errand[Parcel] = Errand(
@@ -195,7 +198,7 @@ class RemoteReader:
         finally:
             with self._lock:
                 self._errands.discard(errand)
-        return self._open(parcel, wanted)
+        return self._open(parcel, wanted, cutting)
 
     def _explain(self, error: StoreLost, wanted: Wanted) -> StoreLost:
         position = int(wanted.positions[0])
@@ -207,7 +210,7 @@ class RemoteReader:
             position=position,
         )
 
-    def _request(self, wanted: Wanted) -> ReadRequest:
+    def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
             dataset=self._store.known.name,
             version=self._store.index.version,
@@ -217,15 +220,15 @@ class RemoteReader:
             heads=self._heads,
             fields=self._fields,
         )
-        return request if self.cutting is None else self.cutting.apply(request, len(wanted.ids))
+        return request if cutting is None else cutting.apply(request, len(wanted.ids))
 
-    def _open(self, parcel: Parcel, wanted: Wanted) -> Fetched:
+    def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None) -> Fetched:
         failed = {place: _error_of(text) for place, text in parcel.errors.items()}
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
         values: list[Any] = list(parcel.payloads)
-        if self.cutting is None:
+        if cutting is None:
             return Fetched(values, fields, failed, bytes_moved=parcel.bytes)
-        done, values, doubtful = self.cutting.open(parcel, wanted)
+        done, values, doubtful = cutting.open(parcel, wanted)
         if not doubtful:
             return Fetched(values, fields, failed, done, parcel.bytes)
         self._distrust(doubtful)
@@ -233,8 +236,9 @@ class RemoteReader:
 
     def _distrust(self, reason: str) -> None:
         """The store did something else than was asked: its steps stay at the trainer from now on."""
-        if self.cutting is not None:
-            self.cutting = None
+        with self._lock:
+            first, self.cutting = self.cutting is not None, None
+        if first:
             text = f"store {self._store.replicas.names}: {reason}; steps stay at the trainer from now on"
             warnings.warn(text, stacklevel=2)
 
@@ -245,15 +249,15 @@ def _accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool, 
     return payloads.unpack(reply[0][0], ids, cut=cut, seal=seal)
 
 
-def _accept_blocks(reply: list[tuple[Any, Any]]) -> NDArray[np.int64]:
+def _accept_blocks(reply: list[tuple[Any, Any]], seal: int) -> NDArray[np.int64]:
     try:
-        ((batch, _),) = reply
+        ((batch, digest),) = reply
         batch.validate(full=True)
         starts: NDArray[np.int64] = batch.column("start").to_numpy()
     except (ValueError, KeyError, pa.ArrowException) as error:
         raise Damaged(f"blocks that cannot be used: {error}") from error
-    if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any():
-        raise Damaged("blocks that do not ascend from 0")
+    if digest is None or digest.to_pybytes() != pages.blocks_digest(starts, seal):
+        raise Damaged("blocks with a wrong digest")
     return starts
 
 

@@ -120,15 +120,19 @@ class Replicas:
             soonest = min((replica.rests_until for replica in able), default=now)
             return None, max(0.0, soonest - now)
 
-    def choose_hedge(self, but: Sequence[Replica]) -> Replica | None:
-        """Another store to ask as well, unless too many requests are asked twice already."""
+    def choose_hedge(self, but: Sequence[Replica], size: int) -> Replica | None:
+        """Another store to ask as well, with room for `size` bytes entered in its window.
+
+        None if too many requests are asked twice already, or none has room now.
+        """
         with self.lock:
             if not self.link.hedge or self._hedged >= 1 + _MOST_HEDGED * self._asked:
                 return None
         found, _ = self.choose(but)
-        if found is not None:
-            with self.lock:
-                self._hedged += 1
+        if found is None or not found.window.try_enter(size):
+            return None
+        with self.lock:
+            self._hedged += 1
         return found
 
     @property

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from headwater.errors import HeadwaterError
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection
 from headwater.store.client.link import Link
 from headwater.store.client.opening import act
+from headwater.store.wire.payloads import Damaged
 
 
 def status(
@@ -20,9 +20,13 @@ def status(
     """Version, health, datasets, counters and budget. Raises `Unreachable`, `Refused` or `WrongUse`."""
     connection = Connection(Address.parse(uri), Secret(token), link or Link())
     try:
-        found: dict[str, Any] = msgspec.json.decode(act(connection, "status"))
-    except msgspec.MsgspecError as error:
-        raise HeadwaterError(f"{uri} answered something that is no status: {error}") from error
+        return act(connection, "status", read=_read)
     finally:
         connection.close()
-    return found
+
+
+def _read(answer: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(answer, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"something that is no status: {error}") from error

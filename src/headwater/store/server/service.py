@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 
@@ -117,7 +118,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(CUT if request.cuts else RAW, batches)
         if isinstance(request, IndexRequest):
             return self._index(request)
-        return self._blocks(request)
+        return self._blocks(request, seal_of(ticket.ticket))
 
     def _read(
         self, request: ReadRequest, caller: Caller, context: flight.ServerCallContext, seal: int
@@ -148,12 +149,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         return flight.GeneratorStream(schema, iter([(batch, digest)]), options=options)
 
-    def _blocks(self, request: BlocksRequest) -> flight.GeneratorStream:
-        starts = self._desk.find(request.dataset, request.version).blocks()
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array([] if starts is None else starts, pa.int64())], schema=BLOCKS
-        )
-        return flight.GeneratorStream(BLOCKS, iter([batch]))
+    def _blocks(self, request: BlocksRequest, seal: int) -> flight.GeneratorStream:
+        found = self._desk.find(request.dataset, request.version).blocks()
+        starts = np.zeros(0, np.int64) if found is None else found
+        batch = pa.RecordBatch.from_arrays([pa.array(starts, pa.int64())], schema=BLOCKS)
+        return flight.GeneratorStream(BLOCKS, iter([(batch, pages.blocks_digest(starts, seal))]))
 
     @_at_the_edge
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:

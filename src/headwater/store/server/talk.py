@@ -35,7 +35,7 @@ class Talk:
     def answer(self, action: str, body: bytes, caller: Caller) -> bytes:
         """Raises `Incompatible`, or `HeadwaterError` for a message that is none."""
         if action == "hello":
-            return messages.encode(self._welcome(messages.decode(Hello, body), caller))
+            return messages.encode(messages.sealed(self._welcome(messages.decode(Hello, body), caller)))
         if action == "health":
             return msgspec.json.encode(self.health())
         if action == "release":

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import msgspec
+import xxhash
 
 from headwater.errors import HeadwaterError, WrongUse
 
@@ -67,6 +68,8 @@ class Welcome(Message, frozen=True):
     datasets: dict[str, DatasetFacts]
     request_bytes: int
     request_samples: int
+    digest: str = ""
+    """Of the message without this field; see `sealed`."""
 
 
 class ReadRequest(Message, frozen=True, tag="read"):
@@ -136,6 +139,12 @@ _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
 def encode(message: Message) -> bytes:
     return _ENCODER.encode(message)
+
+
+def sealed(welcome: Welcome) -> Welcome:
+    """With its digest, so that a greeting that was altered on its way is noticed."""
+    bare = msgspec.structs.replace(welcome, digest="")
+    return msgspec.structs.replace(welcome, digest=xxhash.xxh3_128_hexdigest(encode(bare)))
 
 
 def decode_request(ticket: bytes) -> Request:

@@ -115,6 +115,12 @@ def _encode(page: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return page
 
 
+def blocks_digest(starts: NDArray[np.int64], seal: int) -> bytes:
+    """Of the blocks' first positions, and of the request that asked for them."""
+    content = seal.to_bytes(8, "little") + np.ascontiguousarray(starts, "<i8").tobytes()
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
 def content_of(index: Index) -> str:
     """A digest of all that the pages say: rows of all columns, classes, and whether sizes are exact."""
     content = hashlib.blake2b(digest_size=16)
