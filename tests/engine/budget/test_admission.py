@@ -81,6 +81,69 @@ def test_one_client_alone_may_hold_everything() -> None:
     assert late.admitted
 
 
+def ask_as(gate: Admission, caller: str, client: str, memory: int) -> Claim:
+    claim = Claim(caller, READ, memory, client)
+    gate.ask(claim)
+    return claim
+
+
+def test_invented_names_hold_no_more_memory() -> None:
+    """One caller with a name for each request gets half, and the other half is there for the others."""
+    gate = Admission(20, 80)
+    other = ask(gate, "honest", 1)
+    greedy = [ask_as(gate, "greedy", f"name {number}", 10) for number in range(8)]
+    assert sum(claim.memory for claim in greedy if claim.admitted) == 40
+    assert not gate.grow(next(claim for claim in greedy if claim.admitted), 1)
+    assert all(ask(gate, "honest", 10).admitted for _ in range(3))
+    gate.leave(other)
+
+
+def test_invented_names_get_no_more_turns() -> None:
+    gate = Admission(1, 1_000_000)
+    inside = ask(gate, "gate", 5_000)
+    waiting = [ask_as(gate, "greedy", f"name {number}", 5_000) for number in range(16)]
+    waiting += [ask(gate, "honest", 5_000) for _ in range(4)]
+    order = []
+    while len(order) < 8:
+        gate.leave(inside)
+        (inside,) = [claim for claim in waiting if claim.admitted]
+        waiting.remove(inside)
+        order.append(inside.caller)
+    assert order.count("honest") == order.count("greedy") == 4
+
+
+def test_clients_of_one_caller_share_what_it_may_have() -> None:
+    gate = Admission(20, 80)
+    one = [ask_as(gate, "a", "one", 10) for _ in range(8)]
+    assert all(claim.admitted for claim in one)
+    two = ask_as(gate, "a", "two", 10)
+    more = ask_as(gate, "a", "one", 10)
+    gate.leave(one[0])
+    assert two.admitted  # it came later than the waiting one of a client that holds more than half
+    assert not more.admitted
+    other = ask(gate, "b", 10)
+    assert not other.admitted
+    for claim in one[1:7]:
+        gate.leave(claim)
+    assert other.admitted
+    assert more.admitted
+    third = [ask_as(gate, "a", "one", 10) for _ in range(2)]
+    assert not any(claim.admitted for claim in third)  # half of half
+
+
+def test_small_requests_of_a_caller_do_not_keep_its_large_one_out() -> None:
+    gate = Admission(20, 80)
+    other = ask(gate, "b", 1)
+    small = ask_as(gate, "a", "small", 15)
+    large = ask_as(gate, "a", "large", 40)
+    assert not large.admitted
+    again = ask_as(gate, "a", "small", 5)
+    assert not again.admitted
+    gate.leave(small)
+    assert large.admitted
+    gate.leave(other)
+
+
 def test_more_than_half_enters_alone() -> None:
     gate = Admission(10, 100)
     inside = ask(gate, "a", 10)
@@ -138,11 +201,17 @@ class Traffic(RuleBasedStateMachine):
         self.gate = Admission(3, 100)
         self.claims: list[Claim] = []
 
-    @rule(client=st.sampled_from("abc"), memory=st.integers(0, 100), rank=st.integers(0, 3))
-    def ask(self, client: str, memory: int, rank: int) -> None:
-        claim = ask(self.gate, client, memory, rank)
+    @rule(
+        client=st.sampled_from("abc"),
+        memory=st.integers(0, 100),
+        rank=st.integers(0, 3),
+        name=st.sampled_from(["", "one", "two"]),
+    )
+    def ask(self, client: str, memory: int, rank: int, name: str) -> None:
+        claim = Claim(client, rank, memory, name)
+        self.gate.ask(claim)
         self.claims.append(claim)
-        if claim.admitted and memory and len({each.client for each in self.claims}) > 1:
+        if claim.admitted and memory and len({each.caller for each in self.claims}) > 1:
             assert self.held_by(client) <= 50 or self.gate.held == memory
 
     @precondition(lambda self: self.claims)
@@ -175,17 +244,17 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_without_a_reason(self) -> None:
-        """With a slot free, at least one of those who wait lacks memory: the free, or its client's half."""
+        """With a slot free, one of those who wait lacks memory: the free, its caller's, or its client's."""
         waiting = [claim for claim in self.claims if not claim.admitted]
         if waiting and self.gate.active < 3:
             assert self.gate.held > 0
             assert any(
-                self.gate.held + claim.memory > 100 or self.held_by(claim.client) + claim.memory > 50
+                self.gate.held + claim.memory > 100 or self.held_by(claim.caller) + claim.memory > 25
                 for claim in waiting
             )
 
     def held_by(self, client: str) -> int:
-        return sum(claim.memory for claim in self.claims if claim.admitted and claim.client == client)
+        return sum(claim.memory for claim in self.claims if claim.admitted and claim.caller == client)
 
     def teardown(self) -> None:
         """When those inside leave, everybody who waits is served."""
@@ -196,9 +265,8 @@ class Traffic(RuleBasedStateMachine):
                 self.gate.leave(claim)
             self.claims = [claim for claim in self.claims if not claim.over]
         assert (self.gate.active, self.gate.held) == (0, 0)
-        assert not self.gate._present
-        assert not self.gate._held
-        assert not any(queue._flows for queue in self.gate.queues)
+        assert not self.gate._callers
+        assert not any(queue._clients or queue._callers._flows for queue in self.gate.queues)
 
 
 TestTraffic = Traffic.TestCase

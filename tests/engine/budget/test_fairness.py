@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.engine.budget.fairness import FairQueue
+from headwater.engine.budget.fairness import _MOST_FLOWS, FairQueue, NestedQueue
 
 
 @dataclass(eq=False)
@@ -122,3 +122,37 @@ def test_clients_that_never_return_are_forgotten() -> None:
             if wish.client == "stays":
                 push(queue, "stays", 10)
     assert len(queue._flows) < 300
+
+
+def test_names_that_come_once_are_forgotten_although_they_owe() -> None:
+    queue: FairQueue[Wish] = FairQueue()
+    for number in range(3 * _MOST_FLOWS):
+        push(queue, str(number), 1)
+        queue.serve(str(number), 1)
+    assert len(queue._flows) <= 2 * _MOST_FLOWS + 1
+
+
+def test_callers_share_first_and_their_clients_within() -> None:
+    queue: NestedQueue[Wish] = NestedQueue()
+    for caller, client in (("a", "one"), ("a", "two"), ("a", "three"), ("b", "one")):
+        queue.push(caller, client, Wish(f"{caller}/{client}", 10))
+    assert len(queue) == 4
+    served: Counter[str] = Counter()
+    for _ in range(120):
+        wish = queue.first(nobody, nobody)
+        assert wish is not None
+        caller, client = wish.client.split("/")
+        assert queue.serve(caller, client, wish.cost) is wish
+        served[wish.client] += 1
+        queue.push(caller, client, Wish(wish.client, 10))
+    assert served == {"a/one": 20, "a/two": 20, "a/three": 20, "b/one": 60}
+
+
+def test_callers_of_the_past_are_forgotten() -> None:
+    queue: NestedQueue[Wish] = NestedQueue()
+    for number in range(1000):
+        queue.push("busy", "c", Wish("busy", 10))
+        queue.push(str(number), "c", Wish(str(number), 1))
+        queue.serve(str(number), "c", 1)
+        queue.serve("busy", "c", 10)
+    assert len(queue._clients) <= 200

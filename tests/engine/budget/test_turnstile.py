@@ -225,3 +225,39 @@ def test_a_turn_that_the_garbage_collector_ends_does_not_stop_the_gate(turnstile
         gc.collect()
         assert turnstile.held == 10
     turnstile.enter("b", memory=100, patience=0, gone=here).leave()
+
+
+def test_a_queue_has_an_end_for_one_and_for_all() -> None:
+    turnstile = Turnstile(1, 100, most_waiting=3, most_each=2)
+    hung_up = threading.Event()
+
+    def wait(caller: str) -> None:
+        with pytest.raises(Gone):
+            turnstile.enter(caller, memory=1, patience=ENOUGH, gone=hung_up.is_set)
+
+    with turnstile.enter("a", "one", memory=1, patience=0, gone=here):
+        threads = [threading.Thread(target=wait, args=(caller,)) for caller in ("a", "b", "b")]
+        for thread in threads:
+            thread.start()
+        until(lambda: turnstile.waiting == 3)
+        with pytest.raises(Busy, match="2 requests of this caller are under way"):
+            turnstile.enter("a", "two", memory=1, patience=ENOUGH, gone=here)
+        with pytest.raises(Busy, match="3 requests wait, the most there may be"):
+            turnstile.enter("c", memory=1, patience=ENOUGH, gone=here)
+        hung_up.set()
+        run_all(threads)
+    assert (turnstile.active, turnstile.held, turnstile.waiting) == (0, 0, 0)
+
+
+def test_who_waits_long_is_asked_less_often() -> None:
+    turnstile = Turnstile(1, 100)
+    asked = 0
+
+    def gone() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    with turnstile.enter("a", memory=1, patience=0, gone=here), pytest.raises(Busy):
+        turnstile.enter("b", memory=1, patience=1.2, gone=gone)
+    assert 3 <= asked <= 7

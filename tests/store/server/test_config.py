@@ -145,6 +145,14 @@ def test_any_settings_survive_showing(
         ("[datasets.'../a']\nuri = 'x'", ["'../a'", "dataset's name"]),
         ("[datasets.a]\nuri='s3://b'\nstorage={aws_secret_access_key='verysecretvalue'}", ["~/.aws"]),
         (
+            "[datasets.a]\nuri='s3://b'\nstorage={account_key='verysecretvalue'}",
+            ["account_key looks like a secret"],
+        ),
+        (
+            "[datasets.a]\nuri='s3://b'\nstorage={credential='verysecretvalue'}",
+            ["credential looks like a secret"],
+        ),
+        (
             "[datasets.a]\nuri='s3://b'\nstorage={session_token='verysecretvalue'}",
             ["session_token", "~/.aws"],
         ),
@@ -160,6 +168,8 @@ def test_any_settings_survive_showing(
         ("listen = ':7077'", ["':7077'", "HOST:PORT"]),
         ("http = 'here'", ["'here'", "HOST:PORT"]),
         ("drain_seconds = -1", ["drain_seconds"]),
+        ("send_seconds = 0", ["send_seconds"]),
+        ("send_seconds = inf", ["send_seconds"]),
         ("drain_seconds = nan", ["drain_seconds"]),
         ("limits = {bytes = 0}", ["limits", "bytes=0"]),
         ("listen = ", ["store.toml", "no TOML"]),

@@ -118,13 +118,23 @@ class TestEnd:
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((host, int(port)), 2)
 
+    def test_lines_that_the_audit_log_lost_are_counted_once(self, photo_folder: Path, tmp_path: Path) -> None:
+        with Daemon(config(photo_folder, audit_log=tmp_path / "audit.jsonl")) as daemon:
+            daemon.tick()
+            assert daemon._ledger.snapshot()["headwater_audit_lost_total"] == 0
+            assert daemon._audit._file is not None
+            daemon._audit._file.lost += 3
+            daemon.tick()
+            daemon.tick()
+            assert daemon._ledger.snapshot()["headwater_audit_lost_total"] == 3
+
     def test_drained_it_takes_nothing_and_says_so(
         self, photo_folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         with Daemon(config(photo_folder, drain_seconds=0.05)) as daemon:
             address = daemon.serving.address
             data = hw.open(address, link=QUICK)
-            daemon._talk.begin("somebody who does not end")
+            stay = daemon._talk.begin("somebody who does not end")
             daemon.drain()
             assert "still under way after 0.05 s" in caplog.text
             assert status(address)["status"] == "draining"
@@ -134,7 +144,7 @@ class TestEnd:
             with pytest.raises(Unreachable, match="draining"):
                 hw.open(address, link=Link(deadline_seconds=0.5))
             caplog.clear()
-            daemon._talk.end()
+            stay.end()
             daemon.drain()
             assert not caplog.text
             data.close()

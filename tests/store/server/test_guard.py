@@ -167,6 +167,18 @@ def test_admin_implies_nothing() -> None:
     assert [scope for scope in SCOPES if caller.may(scope)] == ["admin"]
 
 
+def test_one_of_several_scopes_is_enough_and_none_is_not(door: Door) -> None:
+    caller = door.guard.identify(f"Bearer {NARROW}", HERE)
+    door.guard.check_any(caller, ("admin", "labels"))
+    with pytest.raises(Refused, match="token 'narrow' lacks scope 'admin' or 'jobs'"):
+        door.guard.check_any(caller, ("admin", "jobs"))
+    assert door.lines()[-1]["scope"] == "admin or jobs"
+    late = door.guard.identify(f"Bearer {SHORT_LIVED}", HERE)
+    door.now += 3600
+    with pytest.raises(Refused, match="expired"):
+        door.guard.check_any(late, ("read",))
+
+
 def test_a_scope_that_does_not_exist_is_a_mistake_of_ours(door: Door) -> None:
     with pytest.raises(WrongUse, match="unknown scope 'write'"):
         door.guard.check(door.guard.identify(f"Bearer {SECRET}", HERE), "write")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from headwater import transforms as T
 from headwater.data import codecs
 from headwater.data.image import Limits
 from headwater.data.pipeline import Pipeline
-from headwater.engine.budget import Cores, Turn, Turnstile
+from headwater.engine.budget import Cores, Gone, Turn, Turnstile
 from headwater.engine.chain import Chain
 from headwater.errors import SampleCorrupt, WrongUse
 from headwater.store.server.ledger import Ledger
@@ -169,6 +170,25 @@ class TestPushBack:
             for place in range(20):
                 assert_raw(made, place)
         assert caplog.text.count("samples go out as they are") == 1
+
+    def test_behind_a_hung_worker_all_that_is_left_goes_out(self, ledger: Ledger, turn: Turn) -> None:
+        hung = Workers(1, limits=Limits())
+        hung.catalogue = digests()
+        child = hung._idle.get()  # somebody has it
+        begin = time.monotonic()
+        made = run(Prefix(hung, Cores(64), ledger), request(2), turn)
+        assert time.monotonic() - begin < 1.9  # one wait, and not one for each of two chunks
+        hung._idle.put(child)
+        hung.close()
+        for place in range(20):
+            assert_raw(made, place)
+
+
+def test_nothing_is_made_for_who_hung_up(prefix: Prefix, turn: Turn) -> None:
+    answers = iter([False, True])
+    with pytest.raises(Gone):
+        prefix.run(request(2), "photos", IDS, FILES, turn, gone=lambda: next(answers))
+    assert next(answers, None) is None
 
 
 def test_what_is_counted(prefix: Prefix, ledger: Ledger, turn: Turn) -> None:

@@ -24,7 +24,7 @@ from headwater.store.server.guard import Caller
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
-from headwater.store.server.talk import Talk
+from headwater.store.server.talk import Stay, Talk
 from headwater.store.server.workers import Workers
 from headwater.store.wire import messages
 from headwater.store.wire.messages import ACTIONS, PROTOCOLS, Hello, Release, Welcome
@@ -150,27 +150,36 @@ class TestDrain:
         assert talk.draining
 
     def test_it_waits_for_what_is_under_way(self, talk: Talk) -> None:
-        talk.begin("a")
-        talk.begin("b")
+        first, second = talk.begin("a"), talk.begin("b")
         ended: list[bool] = []
         draining = threading.Thread(target=lambda: ended.append(talk.drain(20)))
         draining.start()
-        talk.end()
+        first.end()
+        first.end()
         assert not ended
-        talk.end()
+        second.end()
         draining.join(20)
         assert ended == [True]
 
     def test_but_not_for_ever(self, talk: Talk) -> None:
-        talk.begin("a")
+        stay = talk.begin("a")
         assert not talk.drain(0.01)
+        stay.end()
+
+    def test_nor_for_a_stream_that_was_never_begun(self, talk: Talk) -> None:
+        def stream(stay: Stay) -> Iterator[None]:
+            yield None
+
+        waiting = stream(talk.begin("a"))
+        assert not talk.drain(0.01)
+        del waiting
+        assert talk.drain(0)
 
 
 def test_clients_are_counted_once(talk: Talk) -> None:
     assert talk.clients() == 0
     for client in ("a", "b", "a"):
-        talk.begin(client)
-        talk.end()
+        talk.begin(client).end()
     assert talk.clients() == 2
     talk._seen["a"] -= 61
     assert talk.clients() == 1

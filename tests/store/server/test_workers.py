@@ -24,7 +24,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.data.steps.base import Image, Row, Step
 from headwater.engine.chain import Chain
 from headwater.errors import WrongUse
-from headwater.store.server.workers import Done, Work, Workers, WorkersFailed
+from headwater.store.server.workers import Done, Work, Workers, WorkersBusy, WorkersFailed
 from headwater.store.wire.catalogue import digests
 from pictures import jpeg, photo
 
@@ -412,6 +412,50 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_a_hung_worker_keeps_others_waiting_for_a_second_only(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.start()
+    (pid,) = workers.pids
+    os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(workers.run, work(PIPELINE, 2), photos(2))
+        while workers._idle.qsize():
+            time.sleep(0.001)
+        begin = time.monotonic()
+        with pytest.raises(WorkersBusy, match="within 1 s"):
+            workers.run(work(PIPELINE, 2), photos(2))
+        assert time.monotonic() - begin < 5  # a worker is taken for hung after ten
+        os.kill(pid, signal.SIGCONT)
+        assert_all_made(first.result(20), work(PIPELINE, 2), photos(2))
+
+
+def test_a_library_that_is_loaded_is_waited_for_by_all(make: Callable[..., Workers]) -> None:
+    workers = make(
+        "import time\n"
+        "worker.LIBRARIES = {'decode': ('torch',)}\n"
+        "worker.torch_module = lambda: time.sleep(1.5)",
+    )
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(workers.run, work(PIPELINE, 2), photos(2)) for _ in range(3)]:
+            assert_all_made(done.result(30), work(PIPELINE, 2), photos(2))
+
+
+def test_the_cpu_of_a_worker_that_dies_is_told(make: Callable[..., Workers]) -> None:
+    workers = make(
+        "import time\n"
+        "kill = os.kill\n"
+        "def burn(pid, number):\n"
+        "    end = time.process_time() + 0.3\n"
+        "    while time.process_time() < end: pass\n"
+        "    kill(pid, number)\n"
+        "os.kill = burn"
+    )
+    files = [jpeg(photo(FATAL_HEIGHT, 50, seed=1))]
+    done = workers.run(work(mined(), 1), files)
+    assert len(done.quarantined) == 1
+    assert 0.5 < done.cpu_seconds < 5
 
 
 def test_close_ends_a_run_under_way_and_every_process(make: Callable[..., Workers]) -> None:

@@ -15,7 +15,8 @@
    replies to be read. A request for more than half is let in when nothing at all is held.
 5. Those inside may grow from free memory ahead of those who wait: they were let in first, nobody enters
    meanwhile, and what they finish is what drains.
-6. A queue has an end, and so has the number of requests of one caller, waiting or inside: each holds a thread.
+6. A queue has an end, and so has the number of requests of one caller, waiting or inside: each
+   holds a thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who read and did what: a file of JSON lines that never costs a request.
 
-Reads are thousands a second, so they are added up and written once per interval. Everything else is a
-line at once, but for refusals, which a stranger could make without end: one line per second and address.
-There is no thread here: time passes when somebody calls, and the daemon calls `flush` now and then.
+Requests that read are thousands a second, so they are added up and written once per interval. Everything
+else is a line at once, but for refusals, which a stranger could make without end: one line per second and
+address. There is no thread here: time passes when somebody calls, and the daemon calls `flush` now and then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Who(Protocol):
 
 @dataclass
 class _Reads:
-    """Requests of one (caller, host, dataset, outcome), added up."""
+    """Requests of one (action, caller, host, dataset, outcome), added up."""
 
     begin: float
     end: float
@@ -54,7 +54,7 @@ class _Refusals:
     dataset: str = ""
 
 
-_ReadKey = tuple[str, str, str, str]
+_ReadKey = tuple[str, str, str, str, str]
 _RefusalKey = tuple[str, str, str]
 
 
@@ -93,12 +93,21 @@ class AuditLog:
         self._write([fixed | facts | fixed])
         self._flush_if_due()
 
-    def read(self, caller: Who, dataset: str, *, samples: int, bytes: int, outcome: str = "ok") -> None:
-        """Count one request for samples; a line tells of it, and of those like it, within `interval`."""
+    def read(
+        self,
+        caller: Who,
+        dataset: str,
+        *,
+        samples: int,
+        bytes: int,
+        outcome: str = "ok",
+        action: str = "read",
+    ) -> None:
+        """Count one request that reads; a line tells of it, and of those like it, within `interval`."""
         if self._file is None:
             return
         now = self._clock()
-        key = caller.name, host_of(caller.peer), dataset[:TEXT], outcome
+        key = action, caller.name, host_of(caller.peer), dataset[:TEXT], outcome
         with self._lock:
             sums = self._reads.setdefault(key, _Reads(now, now))
             sums.end = now
@@ -176,8 +185,8 @@ def _line(now: float, action: str, caller: str, peer: str) -> Line:
 
 
 def _read_line(key: _ReadKey, sums: _Reads, now: float) -> Line:
-    name, host, dataset, outcome = key
-    return _line(now, "read", name, host) | {
+    action, name, host, dataset, outcome = key
+    return _line(now, action, name, host) | {
         "dataset": dataset,
         "outcome": outcome,
         "samples": sums.samples,

@@ -36,9 +36,11 @@ _START_SECONDS = 60.0
 class Died(Exception):
     """A worker that is no more: why, and which sample of its job it was at, or `NOBODY`, or `LOADING`."""
 
-    def __init__(self, reason: str, place: int = NOBODY) -> None:
+    def __init__(self, reason: str, place: int = NOBODY, cpu_seconds: float = 0.0) -> None:
         super().__init__(reason)
         self.place = place
+        self.cpu_seconds = cpu_seconds
+        """What its last job had taken by then."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Child:
         self._arena_bytes = arena_bytes
         self._patience_seconds = patience_seconds
         self._life: _Life | None = None
+        self._cpu_before = 0.0
+        self._is_starting = False
         self.starts = 0
         self.deaths = 0
         """Deaths and failed starts since the last answer."""
@@ -74,6 +78,12 @@ class Child:
         """Of the process while it lives."""
         life = self._life
         return life.process.pid if life is not None and life.process.poll() is None else None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its process starts or loads a library, which may take seconds; asked in any thread."""
+        life = self._life
+        return self._is_starting or (life is not None and life.arena.place == LOADING)
 
     @property
     def arena(self) -> Arena:
@@ -88,6 +98,7 @@ class Child:
         """
         self.end()
         self.starts += 1
+        self._cpu_before, self._is_starting = 0.0, True
         try:
             self._life = life = self._launch(starter)
             life.link.settimeout(_TICK_SECONDS)
@@ -95,6 +106,8 @@ class Child:
             return receive(life.link, Hello, _Watch(life.arena, _START_SECONDS).tick).catalogue
         except (OSError, EOFError, ValueError) as error:
             raise self.bury(str(error)) from error
+        finally:
+            self._is_starting = False
 
     def _launch(self, starter: Executor) -> _Life:
         with ExitStack() as handed, ExitStack() as kept:
@@ -112,6 +125,7 @@ class Child:
         assert self._life is not None
         link, arena = self._life.link, self._life.arena
         arena.place = NOBODY
+        self._cpu_before = _cpu_seconds(self._life.process.pid)
         try:
             link.settimeout(self._patience_seconds)
             send(link, job)
@@ -127,10 +141,12 @@ class Child:
         self.deaths += 1
         if self._life is None:
             return Died(reason)
+        # Before anybody waits for it: a process that has ended keeps its times until then.
+        spent = max(0.0, _cpu_seconds(self._life.process.pid) - self._cpu_before)
         told = [_exit_reason(self._life.process) or reason, *_last_lines(self._life.messages.fileno())]
         place = self._life.arena.place
         self.end()
-        return Died("; ".join(told), place)
+        return Died("; ".join(told), place, spent)
 
     def kill(self) -> None:
         """End the process, from any thread; whoever waits for its answer sees it die."""
@@ -163,6 +179,17 @@ def _exit_reason(process: subprocess.Popen[bytes]) -> str:
     except subprocess.TimeoutExpired:
         return ""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU of a process until now, to the nearest tick of the kernel; 0 where nobody tells."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # its name, in brackets, may hold anything
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _last_lines(file: int) -> list[str]:

@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r"(\[[^\[\]/]+\]|[^\[\]:/\s]+):(\d{1,5})")
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+]*://")
 _SHARD = re.compile(r"(?i)\.(tar|parquet)$")
-_SECRET = re.compile(r"(?i)secret|token|password")
+_SECRET = re.compile(r"(?i)secret|token|password|passphrase|key|credential")
 _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _PATHS = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "audit_log")
 _SIZES = ("memory", "request_bytes")
@@ -79,6 +79,7 @@ class ServeConfig:
     plaintext: bool = False
     audit_log: Path | None = None
     drain_seconds: float = 30.0
+    send_seconds: float = 60.0
     limits: Limits = field(default_factory=Limits)
     datasets: dict[str, DatasetConfig] = field(default_factory=dict)
 
@@ -88,6 +89,8 @@ class ServeConfig:
                 split_address(address)
         if not (isfinite(self.drain_seconds) and self.drain_seconds >= 0):
             raise WrongUse(f"drain_seconds is {self.drain_seconds}; give seconds, 0 for no waiting at all")
+        if not (isfinite(self.send_seconds) and self.send_seconds > 0):
+            raise WrongUse(f"send_seconds is {self.send_seconds}; give the seconds that a reply may take")
         for name in self.datasets:
             _check_name(name)
 
@@ -222,7 +225,9 @@ def _check_secrets(dataset: object, where: str) -> None:
     storage = dataset.get("storage") if isinstance(dataset, Mapping) else None
     for key in storage if isinstance(storage, Mapping) else ():
         if _SECRET.search(key):
-            raise WrongUse(f"{where}: storage.{key} is a secret; set it in the environment or in ~/.aws")
+            raise WrongUse(
+                f"{where}: storage.{key} looks like a secret; set it in the environment or in ~/.aws"
+            )
 
 
 def _place(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:

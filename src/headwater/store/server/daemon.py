@@ -27,11 +27,13 @@ from headwater.store.server.http import HttpServer
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
+from headwater.store.server.sending import Sending
 from headwater.store.server.service import Service
 from headwater.store.server.talk import Talk
 from headwater.store.server.tls import TlsFiles, check_exposure
 from headwater.store.server.tokens import Tokens
 from headwater.store.server.workers import Workers
+from headwater.store.wire.messages import SCOPE_OF_ACTION
 
 log = logging.getLogger("headwater")
 
@@ -73,7 +75,7 @@ class Daemon:
             host, _ = split_address(address)
             check_exposure(host, tls=bool(self._tls), tokens=bool(self._tokens), plaintext=config.plaintext)
         self._ending = ExitStack()
-        self._restarts = 0
+        self._carried: dict[str, int] = {}
 
     def __enter__(self) -> Daemon:
         with ExitStack() as stack:
@@ -88,9 +90,14 @@ class Daemon:
         """What is done now and then."""
         self._audit.flush()
         self._talk.clients()
-        new = self._workers.restarts - self._restarts
-        self._restarts += new
-        self._ledger.add("headwater_worker_restarts_total", new)
+        self._ledger.add("headwater_unread_total", self._sending.end_late(self._service.port))
+        self._carry("headwater_worker_restarts_total", self._workers.restarts)
+        self._carry("headwater_audit_lost_total", self._audit.lost)
+
+    def _carry(self, name: str, total: int) -> None:
+        """Add to a counter what somebody else has counted since the last time."""
+        self._ledger.add(name, total - self._carried.get(name, 0))
+        self._carried[name] = total
 
     def drain(self) -> None:
         """Take nothing new and let what is under way end, for as long as the configuration says."""
@@ -116,7 +123,8 @@ class Daemon:
         self._talk = Talk(desk, self._workers)
         self._watch(desk, cores)
         guard = Guard(self._tokens, open_to_all=not self._tokens, audit=self._audit)
-        service = self._listen(desk, guard)
+        self._sending = Sending(config.send_seconds)
+        self._service = service = self._listen(desk, guard)
         stack.callback(_shut_down, service)
         http = self._listen_http(guard, stack)
         self.serving = Serving(
@@ -150,7 +158,15 @@ class Daemon:
         location = _address("grpc+tls" if self._tls else "grpc", self._config.listen, None)
         arguments: dict[str, Any] = dict(self._tls.flight_arguments())
         try:
-            return Service(location, desk, self._talk, guard, audit=self._audit, **arguments)
+            return Service(
+                location,
+                desk,
+                self._talk,
+                guard,
+                audit=self._audit,
+                sending=self._sending,
+                **arguments,
+            )
         except (pa.ArrowException, OSError) as error:
             raise HeadwaterError(
                 f"cannot listen on {self._config.listen}: {error}; is the port taken?"
@@ -164,6 +180,7 @@ class Daemon:
             identify=guard.identify,
             metrics=self._ledger.prometheus_text,
             draining=lambda: self._talk.draining,
+            check=lambda caller: guard.check_any(caller, SCOPE_OF_ACTION["status"]),
             tls=self._tls.ssl_context(),
         )
         port = server.start()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.image import Limits
-from headwater.engine.budget import Budget, Turn, Turnstile
+from headwater.engine.budget import Budget, Turnstile
 from headwater.engine.fetching import Fetched, fetch_files
 from headwater.errors import (
     DatasetNotFound,
@@ -29,7 +29,7 @@ from headwater.errors import (
 )
 from headwater.store.local import LocalStore
 from headwater.store.server.ledger import Ledger
-from headwater.store.server.pacing import Pacing
+from headwater.store.server.pacing import Begun, Pacing, Wish
 from headwater.store.server.prefix import Prefix
 from headwater.store.wire import messages, payloads
 from headwater.store.wire.messages import Complaint, ReadRequest
@@ -65,7 +65,7 @@ class Desk:
         return store
 
     def read(
-        self, request: ReadRequest, client: str, gone: Callable[[], bool], seal: int = 0
+        self, request: ReadRequest, caller: str, gone: Callable[[], bool], seal: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """One batch: the samples in the order of the request, whose `seal` goes into their checksums."""
         store = self.find(request.dataset, request.version)
@@ -75,22 +75,35 @@ class Desk:
         size = max(held, _ROW_BYTES * len(ids))
         with ExitStack() as stack:
             begin = time.perf_counter()
-            work = stack.enter_context(ExitStack())
-            paced = work.enter_context(self.pacing.begin(client, size, patience=_PATIENCE, gone=gone))
-            turn = stack.enter_context(
-                self.turnstile.enter(client, memory=size, patience=_PATIENCE, gone=gone)
-            )
-            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin - paced, "queue")
-            self.ledger.add("headwater_stall_seconds_total", paced, "cores")
-            parcel = self._make(request, store, ids, positions, turn)
+            wish = Wish(caller, request.client, size, gone)
+            begun = stack.enter_context(self.pacing.begin(wish, self.turnstile, patience=_PATIENCE))
+            queued = max(0.0, time.perf_counter() - begin - begun.waited)
+            self.ledger.add("headwater_stall_seconds_total", queued, "queue")
+            self.ledger.add("headwater_stall_seconds_total", begun.waited, "cores")
+            parcel = self._make(request, store, ids, positions, begun, gone)
             self._count(parcel, request, store.index.sizes[positions])
             batch = payloads.pack(parcel, seal)
             del parcel
-            turn.leave_slot()
-            work.close()
+            begun.turn.leave_slot()
+            begun.release()
             begin = time.perf_counter()
             yield batch
             self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
+
+    def send(
+        self, page: Callable[[], Any], who: tuple[str, str], *, size: int, gone: Callable[[], bool]
+    ) -> Iterator[Any]:
+        """What is no sample, such as a page of the index: in its turn, and in the budget of memory.
+
+        `who` is (caller, client). `size` is an estimate of the bytes; what it turns out to be more is taken
+        if it is free.
+        """
+        memory = min(size, self.budget.request_bytes)
+        with self.turnstile.enter(*who, memory=memory, patience=_PATIENCE, gone=gone) as turn:
+            batch, digest = page()
+            turn.grow(max(0, batch.nbytes - memory))
+            turn.leave_slot()
+            yield batch, digest
 
     def _ids(self, request: ReadRequest) -> NDArray[np.int64]:
         count, rest = divmod(len(request.ids), 8)
@@ -120,7 +133,8 @@ class Desk:
         store: LocalStore,
         ids: NDArray[np.int64],
         positions: NDArray[np.int64],
-        turn: Turn,
+        begun: Begun,
+        gone: Callable[[], bool],
     ) -> Parcel:
         begin = time.perf_counter()
         found = self._fetch(request, store, positions)
@@ -131,7 +145,8 @@ class Desk:
         if not request.cuts:
             return Parcel(ids, found.values, errors, fields)
         begin = time.perf_counter()
-        made = self.prefix.run(request, store.uri, ids, found.values, turn)
+        begun.release()  # or the steps would be pushed back by what was set aside for this very request
+        made = self.prefix.run(request, store.uri, ids, found.values, begun.turn, gone=gone)
         self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "steps")
         errors |= {place: complain(error, store) for place, error in made.failed.items()}
         return Parcel(ids, made.payloads, errors, fields, made.facts, made.drawn)

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -97,6 +97,14 @@ class Guard:
             raise self._refusal(caller, "scope", text, scope=scope, dataset=dataset or "")
         text = f"token {caller.name!r} is not good for dataset {_clip(dataset or '')!r}; ask for one that is"
         raise self._refusal(caller, "dataset", text, scope=scope, dataset=dataset or "")
+
+    def check_any(self, caller: Caller, scopes: Collection[str]) -> None:
+        """Raises `Refused` where the caller's token has none of these, or has expired since."""
+        self._check_expiry(caller)
+        if caller.scopes.isdisjoint(scopes):
+            wanted = " or ".join(map(repr, scopes))
+            text = f"token {caller.name!r} lacks scope {wanted}; ask for a token that has it"
+            raise self._refusal(caller, "scope", text, scope=" or ".join(scopes))
 
     def _admit(self, token: Token | None, peer: str) -> Caller:
         address = limited_address(peer)

@@ -31,13 +31,16 @@ _CLOSE_SECONDS = 2
 
 Identify = Callable[[str | None, str], object]
 """From the authorization header and the peer to whoever asks; raises `Refused`."""
+Check = Callable[[Any], None]
+"""Raises `Refused` for whoever `Identify` found, if he may not see the metrics."""
+_CALLER = "headwater.caller"
 
 
 class HttpServer:
     """Serves GET /health and GET /metrics on `address`, HOST:PORT, with TLS where a context is given.
 
-    `metrics` gives the page's text, `draining` says whether the store takes no more work. Both and
-    `identify` run in the server's one thread, so they must be quick.
+    `metrics` gives the page's text, to those whom `check` does not refuse; `draining` says whether the store
+    takes no more work. These and `identify` run in the server's one thread, so they must be quick.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class HttpServer:
         identify: Identify,
         metrics: Callable[[], bytes],
         draining: Callable[[], bool],
+        check: Check = lambda caller: None,
         tls: ssl.SSLContext | None = None,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
@@ -55,7 +59,7 @@ class HttpServer:
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            app = _Gate(_routes(metrics, draining), identify)
+            app = _Gate(_routes(metrics, draining, check), identify)
             self._server = _server(app, tls, begun=self._note_begun, seconds=connection_seconds)
         except ImportError as error:
             raise MissingExtra(f"HTTP needs {error.name}; pip install 'headwater[serve]'") from error
@@ -104,7 +108,7 @@ class _Gate:
             raise HeadwaterError(f"the HTTP server was asked for {scope['type']!r}, which it does not speak")
         answer = self._app
         try:
-            self._identify(_authorization(scope), _peer(scope))
+            scope[_CALLER] = self._identify(_authorization(scope), _peer(scope))
         except Refused as error:
             answer = JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
@@ -124,7 +128,9 @@ def _peer(scope: Scope) -> str:
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
-def _routes(metrics: Callable[[], bytes], draining: Callable[[], bool]) -> Starlette:
+def _routes(
+    metrics: Callable[[], bytes], draining: Callable[[], bool], check: Check = lambda caller: None
+) -> Starlette:
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -135,6 +141,7 @@ def _routes(metrics: Callable[[], bytes], draining: Callable[[], bool]) -> Starl
         return JSONResponse({"status": "ok"})
 
     async def page(request: Request) -> Response:
+        check(request.scope[_CALLER])
         return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def forbid(request: Request, error: Exception) -> Response:

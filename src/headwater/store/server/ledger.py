@@ -58,6 +58,10 @@ METRICS: dict[str, Metric] = {
         ("queue", "cores", "read", "steps", "send"),
     ),
     "headwater_worker_restarts_total": Metric("counter", "Worker processes that had to be started again."),
+    "headwater_unread_total": Metric(
+        "counter", "Connections that were ended because a reply was not read in time."
+    ),
+    "headwater_audit_lost_total": Metric("counter", "Lines that could not be written to the audit log."),
     "headwater_queue_requests": Metric("gauge", "Requests that wait for their turn."),
     "headwater_active_requests": Metric("gauge", "Requests being worked on."),
     "headwater_clients": Metric("gauge", "Clients that have asked lately."),

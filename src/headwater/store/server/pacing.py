@@ -2,6 +2,9 @@
 
 Without this they would sleep side by side in their slots, and whoever asks for most would get most: what is
 short is CPU, so that is what clients must queue for. What serving costs per byte is learned on the way.
+
+CPU is set aside for a request only while it can use it: not while it waits for memory, and no longer than
+until its steps begin, which ask for CPU of their own.
 """
 
 from __future__ import annotations
@@ -10,13 +13,38 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from headwater.engine.budget import Cores, Turnstile
+from headwater.engine.budget import Busy, Cores, Gone, Reservation, Turn, Turnstile
 
 _FIRST_GUESS = 1e-9  # CPU seconds per byte
 _LEARN_SECONDS = 0.5
 _LEARN = 0.3
 _EVERYTHING = 1 << 62
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Who wants to begin what: `size` bytes for a client of a caller, who may be `gone`."""
+
+    caller: str
+    client: str
+    size: int
+    gone: Callable[[], bool]
+
+
+@dataclass
+class Begun:
+    """A request that may work: its turn, and the seconds that the cores let it wait."""
+
+    turn: Turn
+    waited: float
+    reserved: Reservation | None
+
+    def release(self) -> None:
+        """Give back what was set aside: it is spent by now, and `Cores` has seen it."""
+        if self.reserved is not None:
+            self.reserved.settle(0.0)
 
 
 class Pacing:
@@ -40,22 +68,53 @@ class Pacing:
         return self._line.waiting
 
     @contextmanager
-    def begin(self, client: str, size: int, *, patience: float, gone: Callable[[], bool]) -> Iterator[float]:
-        """Wait for this client's turn and for cores; the seconds that the cores let it wait.
+    def begin(self, wish: Wish, turnstile: Turnstile, *, patience: float) -> Iterator[Begun]:
+        """Wait for this client's place in the line, for cores, and for a turn. Raises `Busy` or `Gone`.
 
-        Raises `Busy` or `Gone`. The CPU of the block itself is seen by `Cores`; what is set aside here only
-        keeps the next in line from beginning before it was spent.
+        The CPU of the block itself is seen by `Cores`; what is set aside here only keeps the next in line
+        from beginning before it was spent.
         """
-        with self._line.enter(client, memory=max(1, size), patience=patience, gone=gone):
-            begun = self._clock()
-            self._cores.pace(patience)
-            reserved = self._cores.reserve(size * self._learned(size), patience)
-            waited = self._clock() - begun
-        if reserved is None:
-            yield waited
-            return
-        with reserved:
-            yield waited
+        deadline = self._clock() + patience
+        seconds = wish.size * self._learned(wish.size)
+        reserved: Reservation | None = None
+        turn: Turn | None = None
+        try:
+            with self._line.enter(
+                wish.caller, wish.client, memory=max(1, wish.size), patience=patience, gone=wish.gone
+            ):
+                begun = self._clock()
+                reserved = self._set_aside(seconds, deadline, wish.gone)
+                waited = self._clock() - begun
+                turn = self._try(wish, turnstile)
+            if turn is None:
+                # Whoever waits for memory keeps neither the line nor cores from the others.
+                _give_back(reserved)
+                turn = self._enter(wish, turnstile, deadline - self._clock())
+                reserved = self._cores.reserve(seconds, 0.0)
+            yield Begun(turn, waited, reserved)
+        finally:
+            _give_back(reserved)
+            if turn is not None:
+                turn.leave()
+
+    def _set_aside(self, seconds: float, deadline: float, gone: Callable[[], bool]) -> Reservation | None:
+        self._cores.pace(deadline - self._clock(), gone=gone)
+        reserved = self._cores.reserve(seconds, max(0.0, deadline - self._clock()), gone=gone)
+        if gone():
+            _give_back(reserved)
+            raise Gone("the caller hung up while it waited for cores")
+        return reserved
+
+    def _try(self, wish: Wish, turnstile: Turnstile) -> Turn | None:
+        try:
+            return self._enter(wish, turnstile, 0.0)
+        except Busy:
+            return None
+
+    def _enter(self, wish: Wish, turnstile: Turnstile, patience: float) -> Turn:
+        return turnstile.enter(
+            wish.caller, wish.client, memory=wish.size, patience=max(0.0, patience), gone=wish.gone
+        )
 
     def _learned(self, size: int) -> float:
         """CPU seconds per byte, from what this process spent and served lately."""
@@ -67,3 +126,8 @@ class Pacing:
                 self._seconds_per_byte += _LEARN * (min(measured, 1e-6) - self._seconds_per_byte)
                 self._seen, self._spent, self._bytes = now, spent, 0
             return self._seconds_per_byte
+
+
+def _give_back(reserved: Reservation | None) -> None:
+    if reserved is not None:
+        reserved.settle(0.0)

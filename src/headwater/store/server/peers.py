@@ -31,6 +31,12 @@ def limited_address(peer: str) -> str:
     return str(IPv6Network((int(found), 64), strict=False))
 
 
+def endpoint_of(peer: str) -> tuple[str, int] | None:
+    """Address and port of the other end; None where it has none."""
+    found, port = _address(peer), unquote(peer).rpartition(":")[2]
+    return (str(found), int(port)) if found is not None and port.isascii() and port.isdigit() else None
+
+
 def _address(peer: str) -> IPv4Address | IPv6Address | None:
     text = unquote(peer.removeprefix("ipv4:").removeprefix("ipv6:"))
     if text.startswith("["):

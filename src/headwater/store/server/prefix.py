@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from headwater.data.codecs import CODECS
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
-from headwater.engine.budget import Cores, Turn
+from headwater.engine.budget import Cores, Gone, Turn
 from headwater.errors import SampleCorrupt, WrongUse
 from headwater.store.server.ledger import Ledger
-from headwater.store.server.workers import Done, Work, Workers, WorkersFailed
+from headwater.store.server.workers import Done, Work, Workers, WorkersBusy, WorkersFailed
 from headwater.store.wire.catalogue import combined, longest
 from headwater.store.wire.messages import ReadRequest
 from headwater.store.wire.payloads import FACTS, Parcel
@@ -54,9 +54,19 @@ class Prefix:
         self._broken = False
 
     def run(
-        self, request: ReadRequest, dataset: str, ids: NDArray[np.int64], files: Sequence[Any], turn: Turn
+        self,
+        request: ReadRequest,
+        dataset: str,
+        ids: NDArray[np.int64],
+        files: Sequence[Any],
+        turn: Turn,
+        *,
+        gone: Callable[[], bool] = lambda: False,
     ) -> Made:
-        """Every sample up to its cut, or as far as this store can go exactly, or not at all."""
+        """Every sample up to its cut, or as far as this store can go exactly, or not at all.
+
+        Raises `Gone` when `gone()` says, between two chunks, that nobody waits for them.
+        """
         pipeline = self._pipeline(request)
         reach = self._reach(pipeline, request)
         cuts = np.minimum(np.frombuffer(request.cuts, np.uint8), reach)
@@ -74,7 +84,12 @@ class Prefix:
                 cuts=cuts[places],
                 codecs=[codecs[place] for place in places.tolist()],
             )
-            done = self._try(work, [files[place] for place in places.tolist()])
+            if gone():
+                raise Gone("the caller hung up while steps were run for it")
+            try:
+                done = self._try(work, [files[place] for place in places.tolist()])
+            except WorkersBusy:
+                break  # the next chunk would only wait as long again
             if done is not None:
                 self._take(made, done, work, places, request, turn)
         return made
@@ -108,7 +123,7 @@ class Prefix:
         self._ledger.add("headwater_samples_total", int((~asked & ~failed).sum()), "raw")
 
     def _try(self, work: Work, files: Sequence[Any]) -> Done | None:
-        """None: no cores to spare, or no worker that lives."""
+        """None: no cores to spare, or no worker that lives. Raises `WorkersBusy`."""
         size = sum(map(len, files))
         reserved = self._cores.reserve(size * self._seconds_per_byte, _PATIENCE)
         if reserved is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -22,8 +23,9 @@ from headwater.store.server.audit import AuditLog
 from headwater.store.server.desk import Desk
 from headwater.store.server.guard import Caller, Guard
 from headwater.store.server.ledger import Ledger
-from headwater.store.server.peers import host_of
-from headwater.store.server.talk import Talk
+from headwater.store.server.peers import limited_address
+from headwater.store.server.sending import Sending
+from headwater.store.server.talk import Stay, Talk
 from headwater.store.wire import messages, pages
 from headwater.store.wire.messages import (
     ACTIONS,
@@ -32,6 +34,8 @@ from headwater.store.wire.messages import (
     Complaint,
     IndexRequest,
     ReadRequest,
+    Release,
+    Request,
 )
 from headwater.store.wire.payloads import CUT, RAW, seal_of
 
@@ -43,6 +47,8 @@ T = TypeVar("T")
 _TEXT_BYTES = 1000
 """Of an error: a client's gRPC drops a reply whose headers are long, and then reports a lost link."""
 
+_INDEX_ROW_BYTES = 64  # an estimate
+
 BLOCKS = pa.schema([pa.field("start", pa.int64(), nullable=False)])
 
 
@@ -51,6 +57,34 @@ class _Headers(flight.ServerMiddleware):  # type: ignore[misc]
 
     def __init__(self, authorization: str | None) -> None:
         self.authorization = authorization
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A request that was let in, and whose it is."""
+
+    request: Request
+    caller: Caller
+    gone: Callable[[], bool]
+    seal: int
+    stay: Stay
+
+    @property
+    def action(self) -> str:
+        return str(type(self.request).__struct_config__.tag)
+
+    @property
+    def samples(self) -> int:
+        return len(self.request.ids) // 8 if isinstance(self.request, ReadRequest) else 0
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """Between whom shares are fair: whom the store tells apart, and the name that a client chose."""
+        return _party(self.caller), self.request.client
+
+
+def _party(caller: Caller) -> str:
+    return f"{caller.name}@{limited_address(caller.peer)}"
 
 
 class _HeadersFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -100,9 +134,18 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     """A desk and its talk behind Flight."""
 
     def __init__(
-        self, location: str, desk: Desk, talk: Talk, guard: Guard, *, audit: AuditLog, **tls: Any
+        self,
+        location: str,
+        desk: Desk,
+        talk: Talk,
+        guard: Guard,
+        *,
+        audit: AuditLog,
+        sending: Sending,
+        **tls: Any,
     ) -> None:
         self._desk, self._talk, self._guard, self._audit = desk, talk, guard, audit
+        self._sending = sending
         self._ledger: Ledger = desk.ledger
         super().__init__(location, middleware={"headers": _HeadersFactory()}, **tls)
 
@@ -112,65 +155,103 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._check_open()
         request = messages.decode_request(ticket.ticket)
         self._check(caller, "read", request.dataset)
-        self._ledger.add("headwater_requests_total", 1, str(type(request).__struct_config__.tag))
-        if isinstance(request, ReadRequest):
-            batches = self._read(request, caller, context, seal_of(ticket.ticket))
-            return flight.GeneratorStream(CUT if request.cuts else RAW, batches)
-        if isinstance(request, IndexRequest):
-            return self._index(request)
-        return self._blocks(request, seal_of(ticket.ticket))
-
-    def _read(
-        self, request: ReadRequest, caller: Caller, context: flight.ServerCallContext, seal: int
-    ) -> Iterator[pa.RecordBatch]:
-        client = f"{caller.name}@{host_of(caller.peer)}/{request.client}"
-        samples, outcome = len(request.ids) // 8, "ok"
-        sent = 0
-        self._talk.begin(client)
+        stay = self._talk.begin(f"{_party(caller)}/{request.client}")
+        call = _Call(request, caller, context.is_cancelled, seal_of(ticket.ticket), stay)
         try:
-            for batch in self._desk.read(request, client, context.is_cancelled, seal):
-                sent = batch.nbytes
-                yield batch
+            self._check_open()  # again: a drain does not wait for what was counted after it began
+            self._ledger.add("headwater_requests_total", 1, call.action)
+            return self._stream(call)
+        except Exception as error:
+            stay.end()
+            self._note(call, 0, type(error).__name__)
+            raise
+
+    def _stream(self, call: _Call) -> flight.GeneratorStream:
+        request = call.request
+        if isinstance(request, ReadRequest):
+            batches = self._desk.read(request, call.who[0], call.gone, call.seal)
+            return flight.GeneratorStream(CUT if request.cuts else RAW, self._send(call, batches))
+        if isinstance(request, IndexRequest):
+            return self._index(request, call)
+        return self._blocks(request, call)
+
+    def _send(self, call: _Call, batches: Iterable[Any]) -> Iterator[Any]:
+        """Pass them on, and note how it ended."""
+        outcome, sent = "ok", 0
+        try:
+            for item in batches:
+                sent += (item[0] if isinstance(item, tuple) else item).nbytes
+                with self._sending.reply(call.caller.peer) as reply:
+                    yield item
         except GeneratorExit:
-            outcome = "hung up"
+            outcome = "not read" if reply.late else "hung up"
             raise
         except Exception as error:
             outcome = type(error).__name__
             raise translate(error) from None
         finally:
-            self._talk.end()
-            self._audit.read(caller, request.dataset, samples=samples, bytes=sent, outcome=outcome)
+            call.stay.end()
+            self._note(call, sent, outcome)
 
-    def _index(self, request: IndexRequest) -> flight.GeneratorStream:
+    def _note(self, call: _Call, sent: int, outcome: str) -> None:
+        self._audit.read(
+            call.caller,
+            call.request.dataset,
+            samples=call.samples,
+            bytes=sent,
+            outcome=outcome,
+            action=call.action,
+        )
+
+    def _index(self, request: IndexRequest, call: _Call) -> flight.GeneratorStream:
         index = self._desk.find(request.dataset, request.version).index
         schema = pages.index_schema(index, first=not request.start)
-        batch, digest = pages.index_page(index, request.start, request.rows, schema)
-        self._ledger.add("headwater_bytes_sent_total", batch.nbytes, "index")
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        return flight.GeneratorStream(schema, iter([(batch, digest)]), options=options)
 
-    def _blocks(self, request: BlocksRequest, seal: int) -> flight.GeneratorStream:
+        def page() -> tuple[pa.RecordBatch, bytes]:
+            batch, digest = pages.index_page(index, request.start, request.rows, schema)
+            self._ledger.add("headwater_bytes_sent_total", batch.nbytes, "index")
+            return batch, digest
+
+        rows = min(request.rows or pages.ROWS, pages.ROWS, len(index))
+        sent = self._send(call, self._desk.send(page, call.who, size=rows * _INDEX_ROW_BYTES, gone=call.gone))
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        return flight.GeneratorStream(schema, sent, options=options)
+
+    def _blocks(self, request: BlocksRequest, call: _Call) -> flight.GeneratorStream:
         found = self._desk.find(request.dataset, request.version).blocks()
         starts = np.zeros(0, np.int64) if found is None else found
-        batch = pa.RecordBatch.from_arrays([pa.array(starts, pa.int64())], schema=BLOCKS)
-        return flight.GeneratorStream(BLOCKS, iter([(batch, pages.blocks_digest(starts, seal))]))
+
+        def page() -> tuple[pa.RecordBatch, bytes]:
+            batch = pa.RecordBatch.from_arrays([pa.array(starts, pa.int64())], schema=BLOCKS)
+            return batch, pages.blocks_digest(starts, call.seal)
+
+        batches = self._desk.send(page, call.who, size=starts.nbytes, gone=call.gone)
+        return flight.GeneratorStream(BLOCKS, self._send(call, batches))
 
     @_at_the_edge
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         caller = self._caller(context)
         if action.type not in ACTIONS:
             raise HeadwaterError(f"no action is called {action.type[:64]!r}; known: {', '.join(ACTIONS)}")
-        scope = SCOPE_OF_ACTION[action.type]
-        if scope is not None:
-            self._check(caller, scope)
+        if scopes := SCOPE_OF_ACTION[action.type]:
+            self._refuse(lambda: self._guard.check_any(caller, scopes))
         self._ledger.add("headwater_requests_total", 1, action.type)
         if action.type == "hello":
             self._check_open()
         body = action.body.to_pybytes() if action.body.size <= messages.MOST_TICKET_BYTES else b""
-        answer = self._talk.answer(action.type, body, caller)
-        if scope is not None:
-            self._audit.event(action.type, caller)
+        try:
+            answer = self._talk.answer(action.type, body, caller)
+        except Exception as error:
+            self._note_action(action.type, body, caller, type(error).__name__)
+            raise
+        self._note_action(action.type, body, caller, "ok")
         return [flight.Result(pa.py_buffer(answer))]
+
+    def _note_action(self, action: str, body: bytes, caller: Caller, outcome: str) -> None:
+        if action == "status":  # asked for every second by whoever watches
+            self._audit.read(caller, "", samples=0, bytes=0, outcome=outcome, action=action)
+        elif SCOPE_OF_ACTION[action]:
+            self._audit.event(action, caller, outcome=outcome, ids=_ids_in(body))
 
     @_at_the_edge
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
@@ -212,8 +293,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError(str(error)) from None
 
     def _check(self, caller: Caller, scope: str, dataset: str | None = None) -> None:
+        self._refuse(lambda: self._guard.check(caller, scope, dataset))
+
+    def _refuse(self, check: Callable[[], None]) -> None:
         try:
-            self._guard.check(caller, scope, dataset)
+            check()
         except Refused as error:
             self._ledger.add("headwater_refused_total", 1, "scope")
             raise flight.FlightUnauthorizedError(str(error)) from None
@@ -223,3 +307,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightUnavailableError(
                 "the store is draining; ask a replica, or wait until it is back"
             )
+
+
+def _ids_in(body: bytes) -> str:
+    """The samples that a release names, for the audit log; `all` where it names none."""
+    try:
+        ids = messages.decode(Release, body).ids
+    except HeadwaterError:
+        return "unreadable"
+    return ",".join(map(str, ids[:64])) or "all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -18,6 +18,22 @@ from headwater.store.server.workers import Workers
 from headwater.store.wire import messages
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Release, Welcome
 from headwater.store.wire.pages import content_of
+
+
+class Stay:
+    """One request under way. It also ends when nobody holds it any more: a stream may never be begun."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end: Callable[[], None] | None = end
+
+    def end(self) -> None:
+        """Only the first call counts."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def __del__(self) -> None:
+        self.end()
 
 
 class Talk:
@@ -75,10 +91,12 @@ class Talk:
     def uptime(self) -> float:
         return time.monotonic() - self._begun
 
-    def begin(self, client: str) -> None:
+    def begin(self, client: str) -> Stay:
+        """Count a request from now until what is returned is ended, or dropped."""
         with self._idle:
             self._under_way += 1
             self._seen[client] = time.monotonic()
+        return Stay(self._end)
 
     def clients(self) -> int:
         """Clients that asked for samples within the last minute."""
@@ -87,7 +105,7 @@ class Talk:
             self._seen = {client: when for client, when in self._seen.items() if when > lately}
             return len(self._seen)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         with self._idle:
             self._under_way -= 1
             self._idle.notify_all()

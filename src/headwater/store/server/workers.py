@@ -22,7 +22,7 @@ from headwater.store.server.child import Child, Died
 from headwater.store.server.chunk import Buffer, Bytes, Chunk, Done, Work
 from headwater.store.server.frames import Fault, Setup
 
-__all__ = ["Done", "Work", "Workers", "WorkersFailed"]
+__all__ = ["Done", "Work", "Workers", "WorkersBusy", "WorkersFailed"]
 
 log = logging.getLogger("headwater")
 
@@ -31,10 +31,16 @@ _STARTS = 3
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _BARRED_SECONDS = 30.0
 _LEAST_PATIENCE_SECONDS = 10.0
+_BORROW_SECONDS = 1.0
+"""That a chunk waits for a worker: longer than a chunk takes, and far shorter than a hung worker lives."""
 
 
 class WorkersFailed(HeadwaterError):
     """No worker process can be started, or all were closed; samples can still be served as files."""
+
+
+class WorkersBusy(HeadwaterError):
+    """No worker came free in time; the samples can be served as files."""
 
 
 class Workers:
@@ -98,16 +104,17 @@ class Workers:
             list(pool.map(self._revive, children))
 
     def run(self, work: Work, files: Sequence[Buffer]) -> Done:
-        """Make every sample of a chunk, waiting for a worker first if all are busy.
+        """Make every sample of a chunk, waiting a second for a worker if all are busy.
 
-        A crash costs a restart; the sample that crashes a worker twice is quarantined, the others are made.
-        Raises `WorkersFailed` when no worker can be started.
+        While one of them loads a library it waits for that too. A crash costs a restart; the sample that
+        crashes a worker twice is quarantined, the others are made. Raises `WorkersBusy` when no worker came
+        free, and `WorkersFailed` when none can be started.
         """
         chunk = Chunk(work, files, arena_bytes=self._arena_bytes, buffers=self._buffers)
         chunk.divide(self._healthy(work, chunk))
         if not chunk.parts:
             return chunk.done
-        with self._borrow() as child:
+        with self._borrow(_BORROW_SECONDS) as child:
             while chunk.parts:
                 self._run_part(chunk.parts.popleft(), chunk, child=child, work=work)
         return chunk.done
@@ -124,6 +131,7 @@ class Workers:
             except ValueError as error:
                 raise child.bury(str(error)) from error
         except Died as death:
+            chunk.done.cpu_seconds += death.cpu_seconds
             self._check_open()
             # as text: a log record that held the error would hold its frames, and so the dead one's arena
             log.warning("a worker died, %s; starting another", str(death))
@@ -156,13 +164,21 @@ class Workers:
         chunk.done.quarantined.append(id)
 
     @contextmanager
-    def _borrow(self) -> Iterator[Child]:
-        child = self._idle.get()
+    def _borrow(self, patience: float | None = None) -> Iterator[Child]:
+        child = self._take(patience)
         try:
             self._check_open()
             yield child
         finally:
             self._idle.put(child)
+
+    def _take(self, patience: float | None) -> Child:
+        while True:
+            try:
+                return self._idle.get(timeout=patience)
+            except queue.Empty:
+                if not any(child.is_loading for child in self._children):
+                    raise WorkersBusy(f"no worker came free within {patience:g} s") from None
 
     @contextmanager
     def _gather(self) -> Iterator[list[Child]]:

@@ -25,8 +25,13 @@ ACTIONS = {
     "status": "counters, budget and datasets",
     "release": "let quarantined samples be decoded again",
 }
-SCOPE_OF_ACTION = {"hello": None, "health": None, "status": None, "release": "admin"}
-"""What a token must allow; None: any token will do."""
+SCOPE_OF_ACTION: dict[str, tuple[str, ...]] = {
+    "hello": (),
+    "health": (),
+    "status": ("read", "admin"),
+    "release": ("admin",),
+}
+"""What a token must allow, one of these; none named: any token will do."""
 
 Name = Annotated[str, msgspec.Meta(max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
