@@ -117,7 +117,6 @@ def test_a_second_signal_ends_a_store_that_waits_for_a_client(large: Path, setti
                     rig.proxies[0].cut()
 
 
-@pytest.mark.xfail(strict=True, reason="gRPC waits without end for a client that stalls when Python ends")
 def test_a_client_that_stalls_does_not_keep_a_store_from_ending(large: Path, settings: Path) -> None:
     settings.write_text("drain_seconds = 1\n")
     with running(large, shape=Shape(), config=settings) as rig:

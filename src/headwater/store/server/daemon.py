@@ -27,7 +27,7 @@ from headwater.store.server.http import HttpServer
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
-from headwater.store.server.sending import Sending
+from headwater.store.server.sending import Sending, hang_up
 from headwater.store.server.service import Service
 from headwater.store.server.talk import Talk
 from headwater.store.server.tls import TlsFiles, check_exposure
@@ -38,6 +38,7 @@ from headwater.store.wire.messages import SCOPE_OF_ACTION
 log = logging.getLogger("headwater")
 
 _TICK_SECONDS = 2.0
+_LAST_SECONDS = 1.0
 _ITSELF = Caller(ANONYMOUS, "")
 
 
@@ -227,10 +228,13 @@ def _open_all(datasets: Mapping[str, DatasetConfig], stack: ExitStack) -> dict[s
 
 
 def _shut_down(service: Service) -> None:
-    """Flight waits for calls under way without end, a stalled client among them: give it a second."""
+    """Flight waits for calls under way without end, a stalled client among them: after a second, hang up."""
     ending = threading.Thread(target=service.shutdown, daemon=True)
     ending.start()
-    ending.join(1.0)
+    ending.join(_LAST_SECONDS)
+    if ending.is_alive():
+        hang_up(None, service.port)
+        ending.join(_LAST_SECONDS)
 
 
 def _facts(store: LocalStore) -> tuple[int, str, int]:

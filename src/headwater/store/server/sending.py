@@ -67,14 +67,18 @@ class Sending:
         return ended
 
 
-def hang_up(peers: Collection[str], port: int) -> int:
-    """End the connections from these peers, written as gRPC writes them, to `port`; how many there were."""
-    wanted = {endpoint_of(peer) for peer in peers} - {None}
+def hang_up(peers: Collection[str] | None, port: int) -> int:
+    """End the connections from these peers, written as gRPC writes them, to `port`; how many there were.
+
+    None means all of them.
+    """
+    wanted = None if peers is None else {endpoint_of(peer) for peer in peers} - {None}
     ended = 0
-    for name in os.listdir(_DESCRIPTORS) if wanted else ():
+    for name in os.listdir(_DESCRIPTORS) if wanted is None or wanted else ():
         with suppress(OSError), _duplicate(int(name)) as link:
             # asked of the duplicate, which nobody can close and replace meanwhile
-            if link.getsockname()[1] == port and endpoint_of(_written(link.getpeername())) in wanted:
+            peer = endpoint_of(_written(link.getpeername()))
+            if link.getsockname()[1] == port and (wanted is None or peer in wanted):
                 link.shutdown(socket.SHUT_RDWR)
                 ended += 1
     return ended
