@@ -148,6 +148,8 @@ _COUNTERS: dict[str, tuple[str, Callable[[float, float], tuple[str, str]]]] = {
     "headwater_refused_total": ("refused", _number),
     "headwater_stall_seconds_total": ("in", _share),
     "headwater_worker_restarts_total": ("worker restarts", _number),
+    "headwater_unread_total": ("replies not read", _number),
+    "headwater_audit_lost_total": ("audit lines lost", _number),
 }
 
 
