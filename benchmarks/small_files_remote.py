@@ -10,24 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import headwater as hw
-from headwater import transforms as T
 from headwater.cli.child_store import ChildStore
-from measuring import Options, Report, at_least, compare, images_per_second, interleave, main, rate_table
-from small_files import BATCH, WORKERS, make_parquet
-
-
-class Ours:
-    """A loader that lives as long as the benchmark."""
-
-    def __init__(self, data: hw.Dataset, seconds: float) -> None:
-        normalize = T.Normalize([0.4914, 0.4822, 0.4465], [0.247, 0.2435, 0.2616])
-        floats = [T.ToDtype("float32", scale=True), normalize]
-        steps = T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *floats])
-        self._loader = hw.DataLoader(data, steps, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
-        self._seconds = seconds
-
-    def measure(self) -> float:
-        return images_per_second(self._loader, self._seconds)
+from measuring import Options, Report, at_least, compare, interleave, main, rate_table
+from small_files import BATCH, WORKERS, Ours, make_parquet
 
 
 def run(folder: Path, options: Options) -> Report:

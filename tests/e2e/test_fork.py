@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import headwater as hw
+from forks import in_child
 from headwater import transforms as T
 from headwater.errors import ForkedUse
 
@@ -19,25 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.timeout(60),
 ]
-
-
-def in_child(call: Callable[[], object]) -> str:
-    """The name and text of what the call raises in a forked child."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        answer = "nothing"
-        try:
-            call()
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}"
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        answer = file.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 @pytest.fixture

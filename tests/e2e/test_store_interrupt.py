@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import psutil
 import pytest
 
 import headwater as hw
+from forks import in_child
 from headwater.errors import ForkedUse
 from rigs import load, make_folder
 from stores import StoreProcess
@@ -103,25 +104,6 @@ def store(shared: StoreProcess) -> Iterator[StoreProcess]:
 def start(store: StoreProcess) -> Iterator[Starter]:
     with Starter(store) as starter:
         yield starter
-
-
-def in_child(call: Callable[[], object]) -> str:
-    """The name and text of what the call raises in a forked child."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        answer = "nothing"
-        try:
-            call()
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}"
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        answer = file.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 def wait_for(program: subprocess.Popen[str], word: str) -> None:

@@ -107,20 +107,22 @@ class DataLoader:
         self._order(0, 0)  # raises for sizes and ranks that cannot be
         self._warn_of_rereading()
         self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
-        buffers = None if self._transfer.pinned else Buffers(self._bounds.batches + _HELD_BATCHES)
-        self._sink = BatchSink(
-            Making(
-                dataset,
-                self.pipeline.batchwise,
-                self._transfer,
-                self._meter,
-                buffers,
-                seed=self.seed,
-                on_error=on_error,
-                collate_fn=collate_fn,
-            )
-        )
+        self._sink = self._make_sink(on_error, collate_fn)
         weakref.finalize(self, self._crew.close)
+
+    def _make_sink(self, on_error: str, collate_fn: Collate | None) -> BatchSink:
+        buffers = None if self._transfer.pinned else Buffers(self._bounds.batches + _HELD_BATCHES)
+        making = Making(
+            self.dataset,
+            self.pipeline.batchwise,
+            self._transfer,
+            self._meter,
+            buffers,
+            seed=self.seed,
+            on_error=on_error,
+            collate_fn=collate_fn,
+        )
+        return BatchSink(making)
 
     def __len__(self) -> int:
         """Steps of a whole epoch on this rank."""
