@@ -141,25 +141,34 @@ class LocalFiles:
         whole = self._buffers.lend(sum(span.length for span in spans)).data
         ends = list(accumulate(span.length for span in spans))
         parts = [whole[end - span.length : end] for span, end in zip(spans, ends, strict=True)]
+        known: dict[str, tuple[_Descriptor, int]] = {}
         for span, part in zip(spans, parts, strict=True):
-            self._read_into(part, span)
+            self._read_into(part, span, known)
         return list(parts)
 
     def close(self) -> None:
         with self._lock:
             self._open.clear()
 
-    def _read_into(self, part: memoryview, span: Span) -> None:
+    def _read_into(self, part: memoryview, span: Span, known: dict[str, tuple[_Descriptor, int]]) -> None:
+        """`known` remembers the shards of one call and their sizes: each is looked at once."""
+        path, start, length, indexed = span
         try:
-            descriptor = self._descriptor(span.path)
-            size = os.fstat(descriptor.number).st_size
-            done = _fill(part, descriptor.number, span.start)
+            descriptor, size = known.get(path) or self._look(path, known)
+            done = _fill(part, descriptor.number, start)
         except FileNotFoundError as error:
             raise stale(span, None) from error
         except OSError as error:
-            raise _unreadable(span.path, error) from error
-        if size != span.size or done != span.length:
+            raise _unreadable(path, error) from error
+        if size != indexed or done != length:
             raise stale(span, size)
+
+    def _look(self, path: str, known: dict[str, tuple[_Descriptor, int]]) -> tuple[_Descriptor, int]:
+        descriptor = self._descriptor(path)
+        found = descriptor, os.fstat(descriptor.number).st_size
+        if len(known) < self._limit:
+            known[path] = found
+        return found
 
     def _descriptor(self, path: str) -> _Descriptor:
         if not self._limit:
@@ -197,8 +206,8 @@ def _fill(part: memoryview, number: int, start: int) -> int:
 
     One call reads at most 2 GiB, and fewer bytes than asked for on some network file systems.
     """
-    done = 0
-    while done < len(part) and (count := os.preadv(number, [part[done:]], start + done)):
+    done = os.preadv(number, (part,), start)
+    while 0 < done < len(part) and (count := os.preadv(number, (part[done:],), start + done)):
         done += count
     return done
 

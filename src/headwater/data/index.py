@@ -116,7 +116,7 @@ class Index:
         Ids are hashes, so buckets by their first bits are about equally full.
         """
         shift, bounds = self._buckets
-        bucket = np.clip(wanted >> shift, 0, len(bounds) - 2)
+        bucket = np.minimum(np.maximum(wanted >> shift, 0), len(bounds) - 2)
         low, high = bounds[bucket], bounds[bucket + 1]
         while (open_ := low < high).any():
             middle = np.minimum((low + high) >> 1, len(self) - 1)

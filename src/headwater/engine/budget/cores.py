@@ -92,10 +92,10 @@ class Cores:
         """A worker used `seconds` of CPU, for which `reserved` had been set aside."""
         _check(seconds)
         with self._changed:
-            now = self._look()
-            self._recent.add(now, seconds)
+            if seconds:
+                self._recent.add(self._look(), seconds)
+                self._balance = max(self._balance - seconds, self._deepest)
             self._reserved = max(self._reserved - reserved, 0.0)
-            self._balance = max(self._balance - seconds, self._deepest)
             self._changed.notify_all()
 
     @property

@@ -98,8 +98,9 @@ class Pacing:
                 turn.leave()
 
     def _set_aside(self, seconds: float, deadline: float, gone: Callable[[], bool]) -> Reservation | None:
-        self._cores.pace(deadline - self._clock(), gone=gone)
         reserved = self._cores.reserve(seconds, max(0.0, deadline - self._clock()), gone=gone)
+        if reserved is None:  # more than could be saved up in time: it still waits for debts to be paid
+            self._cores.pace(deadline - self._clock(), gone=gone)
         if gone():
             _give_back(reserved)
             raise Gone("the caller hung up while it waited for cores")

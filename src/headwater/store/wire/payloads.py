@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -92,8 +93,8 @@ def pack(parcel: Parcel, seal: int = 0) -> pa.RecordBatch:
     columns = [
         pa.array(parcel.ids, pa.int64()),
         pa.array(_checksums(parcel, payloads, seal), pa.uint64()),
-        pa.nulls(count, pa.binary()) if errors is None else pa.array(errors, pa.binary()),
-        pa.nulls(count, pa.binary()) if parcel.fields is None else pa.array(parcel.fields, pa.binary()),
+        _nothing(count) if errors is None else pa.array(errors, pa.binary()),
+        _nothing(count) if parcel.fields is None else pa.array(parcel.fields, pa.binary()),
         _views(payloads),
     ]
     if not len(parcel.facts):
@@ -102,6 +103,12 @@ def pack(parcel: Parcel, seal: int = 0) -> pa.RecordBatch:
         pa.binary(32), count, [None, pa.py_buffer(np.ascontiguousarray(parcel.facts))]
     )
     return pa.RecordBatch.from_arrays([*columns, facts, pa.array(parcel.drawn, pa.binary())], schema=CUT)
+
+
+@lru_cache(maxsize=16)
+def _nothing(count: int) -> pa.Array:
+    """An empty column; most requests of a run have one length."""
+    return pa.nulls(count, pa.binary())
 
 
 def unpack(batch: pa.RecordBatch, ids: NDArray[np.int64], *, cut: bool, seal: int = 0) -> Parcel:
@@ -240,8 +247,9 @@ def _write_prefixes(
     raw = views.view("u1").reshape(len(views), 16)
     (joint,) = np.nonzero(small & (views["length"] > _INLINE))
     raw[joint, 4:8] = joined[views["offset"][joint, None] + np.arange(4)]
-    for place in np.flatnonzero(~small).tolist():
-        raw[place, 4:8] = np.frombuffer(payloads[place], np.uint8, count=4)
+    (large,) = np.nonzero(~small)
+    heads = b"".join([payloads[place][:4] for place in large.tolist()])
+    raw[large, 4:8] = np.frombuffer(heads, np.uint8).reshape(-1, 4)
     for place in np.flatnonzero(views["length"] <= _INLINE).tolist():
         held = np.frombuffer(payloads[place], np.uint8) if len(payloads[place]) else ()
         raw[place, 4:] = 0
