@@ -2,8 +2,9 @@
 
 Samples of 100 kB of noise, in a tar. The bare stream sends the same bytes from memory, in batches of 64, in
 one call. The store reads them from the tar in random order, checks tokens and budget, and seals every
-sample; the engine asks for them, several requests at once, and checks every seal. Both servers are processes
-of their own and share the two cores with their client.
+sample; the engine asks for them, several requests at once, and checks every seal. Between the two stands a
+stream that reads and seals as the store does, in one call: what is below it is the cost of requests, of the
+budget and of the engine. All servers are processes of their own and share the two cores with their client.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from headwater.engine.crew import Crew, available_cores
 from headwater.engine.meter import Meter
 from headwater.engine.run import Bounds, Task
 from headwater.engine.run import run as run_engine
+from headwater.store.wire import payloads
 from measuring import Options, Report, at_least, compare, interleave, main, rate_table
 from s3 import Raw
 
@@ -79,6 +81,14 @@ class Bare:
             size += sum(chunk.data.column(0).nbytes for chunk in reader)
         return size / 1e6 / (time.perf_counter() - begin)
 
+    def measure_sealed(self) -> float:
+        begin, size = time.perf_counter(), 0
+        for _ in range(PASSES):
+            for chunk in self._client.do_get(flight.Ticket(b"sealed")):
+                ids = chunk.data.column("id").to_numpy()
+                size += payloads.unpack(chunk.data, ids, cut=False).bytes
+        return size / 1e6 / (time.perf_counter() - begin)
+
 
 class Engine:
     """The store's samples through the engine, as files."""
@@ -117,20 +127,24 @@ def run(folder: Path, options: Options) -> Report:
         plain = stack.enter_context(ChildStore([files], log=folder / "plain.log"))
         sealed = stack.enter_context(ChildStore([files], log=folder / "tls.log", flags=flags))
         link = hw.Link(ca=tls[0])
+        bare = Bare(files, stack)
         contenders = {
             "store": Engine(hw.open(plain.uri("noise")), stack).measure,
-            "bare stream": Bare(files, stack).measure,
+            "bare stream": bare.measure,
+            "stream that reads and seals": bare.measure_sealed,
             "store, TLS": Engine(hw.open(sealed.uri("noise"), link=link), stack).measure,
             "bare stream, TLS": Bare(files, stack, tls).measure,
         }
         rates = interleave(contenders, rounds=options.rounds)
     with_tls = compare(rates, "store, TLS", "store")
+    bound = compare(rates, "stream that reads and seals", "bare stream")
     return Report(
         "raw samples of 100 kB on loopback: MB/s, against a bare Flight stream of the same bytes",
         (rate_table(rates, "store", "MB/s"), rate_table(rates, "store, TLS", "MB/s")),
         (at_least(compare(rates, "store", "bare stream"), 0.65),),
         (
             f"TLS on against off: {with_tls.median:.2f} ({with_tls.spread})",
+            f"reading and sealing alone leave {bound.median:.2f} ({bound.spread}) of the bare stream",
             f"{count:,} samples, {PASSES} times a measurement, batches of {BATCH}",
         ),
         raw={"rates": rates},

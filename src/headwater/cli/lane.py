@@ -107,7 +107,7 @@ class Line:
         return release_at, item
 
 
-class Link:
+class Road:
     """What all connections share: the shape, a bucket each way, and the count of bytes passed on."""
 
     def __init__(self, shape: Shape, *, seed: int, clock: Callable[[], float]) -> None:
@@ -126,11 +126,11 @@ class Lane:
     """Carries one direction of the connection of that number; `end` ends the whole connection."""
 
     def __init__(
-        self, link: Link, direction: Direction, *, number: int, end: Callable[[Ending], object]
+        self, road: Road, direction: Direction, *, number: int, end: Callable[[Ending], object]
     ) -> None:
-        self._link, self._direction, self._end = link, direction, end
-        self._bucket, self._clock = link.buckets[direction], link.clock
-        self._random = random.Random(f"{link.seed} {number} {direction}")
+        self._road, self._direction, self._end = road, direction, end
+        self._bucket, self._clock = road.buckets[direction], road.clock
+        self._random = random.Random(f"{road.seed} {number} {direction}")
         self._line, self._last_release = Line(), 0.0
         self._position, self._mask, self._deaf = 0, 0, False
         self._carried, self._written, self._held_from = 0, 0, 0
@@ -181,7 +181,7 @@ class Lane:
                 self._end("reset" if item.kind == "reset" else "close")
             else:
                 # Before it is sent, so that nobody who has the bytes finds a counter without them.
-                self._link.passed[self._direction] += len(item)
+                self._road.passed[self._direction] += len(item)
                 self._written += len(item)
                 await loop.sock_sendall(target, item)
         with suppress(OSError):  # the target may have gone first
@@ -253,7 +253,7 @@ class Lane:
 
     def _next_release(self) -> float:
         """When bytes that come now may leave: never before those that came earlier."""
-        shape, delay, jitter = self._link.shape, self._find("delay"), self._find("jitter")
+        shape, delay, jitter = self._road.shape, self._find("delay"), self._find("jitter")
         span = shape.jitter_seconds + (jitter.delay_seconds if jitter else 0.0)
         wait = shape.delay_seconds + (delay.delay_seconds if delay else 0.0)
         wait += self._random.uniform(0.0, span) if span else 0.0

@@ -20,9 +20,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from headwater.cli.connection import Connection, Server, close, prepare
 from headwater.cli.faults import Fault, Shape, Standing
-from headwater.cli.lane import TICK_SECONDS, Link
+from headwater.cli.lane import TICK_SECONDS, Road
+from headwater.cli.passage import Passage, Server, close, prepare
 from headwater.errors import HeadwaterError, Unreachable, WrongUse
 
 __all__ = ["Fault", "Proxy", "Shape", "main"]
@@ -55,9 +55,9 @@ class Proxy:
     ) -> None:
         self.upstream, self.port = upstream, port
         self._script = faults
-        self._link = Link(shape, seed=seed, clock=time.monotonic)
+        self._road = Road(shape, seed=seed, clock=time.monotonic)
         self._accepted = 0
-        self._open: set[Connection] = set()
+        self._open: set[Passage] = set()
         self._standing: list[Standing] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -67,17 +67,17 @@ class Proxy:
 
     @property
     def shape(self) -> Shape:
-        return self._link.shape
+        return self._road.shape
 
     @property
     def bytes_up(self) -> int:
         """Bytes passed on to the server."""
-        return self._link.passed["up"]
+        return self._road.passed["up"]
 
     @property
     def bytes_down(self) -> int:
         """Bytes passed on to the clients."""
-        return self._link.passed["down"]
+        return self._road.passed["down"]
 
     @property
     def connections(self) -> int:
@@ -152,23 +152,23 @@ class Proxy:
         await self._cut()
 
     async def _reshape(self, shape: Shape) -> None:
-        self._link.reshape(shape)
+        self._road.reshape(shape)
 
     async def _inject(self, fault: Fault) -> None:
         self._standing.append(Standing(fault, time.monotonic() + (fault.at_seconds or 0.0)))
-        for connection in self._open:
-            connection.plan(fault)
+        for passage in self._open:
+            passage.plan(fault)
 
     async def _heal(self) -> None:
         self._standing.clear()
-        for connection in self._open:
-            connection.heal()
+        for passage in self._open:
+            passage.heal()
 
     async def _cut(self) -> None:
-        for connection in self._open:
-            connection.end("reset")
+        for passage in self._open:
+            passage.end("reset")
         if self._open:
-            await asyncio.wait([connection.task for connection in self._open])
+            await asyncio.wait([passage.task for passage in self._open])
 
     def _watch(self) -> None:
         # Not a task that awaits `sock_accept`: cancelled at the wrong moment it loses a socket.
@@ -195,12 +195,12 @@ class Proxy:
             close(client, ending="reset")
             return
         try:
-            connection = Connection(client, self._link, number=number, server=self._server)
+            passage = Passage(client, self._road, number=number, server=self._server)
         except OSError:
             close(client, ending="reset")
             raise
-        self._open.add(connection)
-        connection.start(faults).add_done_callback(lambda _: self._open.discard(connection))
+        self._open.add(passage)
+        passage.start(faults).add_done_callback(lambda _: self._open.discard(passage))
 
     def _find_script(self, number: int) -> Sequence[Fault]:
         if callable(self._script):

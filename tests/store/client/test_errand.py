@@ -345,7 +345,7 @@ class TestReplicas:
         connection = server.connect(QUICK)
         clients = [connection._connect() for _ in range(2)]
         server.usual = stall
-        call = connection.begin(TICKET, answers := SimpleQueue())
+        call = connection.begin(TICKET, answers := SimpleQueue(), list)
         call.cancel()
         assert answers.get(timeout=5) is call
         assert {connection._connect() for _ in range(2)} == set(clients)
@@ -354,7 +354,7 @@ class TestReplicas:
 
 def test_threads_go_with_the_connection(server: Understudy) -> None:
     connection = server.connect(QUICK)
-    connection.begin(TICKET, answers := SimpleQueue())
+    connection.begin(TICKET, answers := SimpleQueue(), list)
     answers.get(timeout=5)
     alive = [thread for thread in threading.enumerate() if thread.name.startswith("headwater-link")]
     assert alive

@@ -60,14 +60,14 @@ def test_what_is_served_is_announced(daemon: Daemon, photo_folder: Path) -> None
 
 class TestActions:
     def test_hello(self, connection: Connection) -> None:
-        body = messages.encode(Hello([1], "v", "c"))
+        body = messages.encode(Hello([1], "v"))
         welcome: Welcome = messages.decode(Welcome, connection.act("hello", body))
         assert set(welcome.datasets) == {"photos"}
         assert {"decode", "resize", "random_horizontal_flip"} <= set(welcome.catalogue)
 
     def test_hello_from_a_client_of_another_time(self, connection: Connection) -> None:
         with pytest.raises(Incompatible, match=r"speaks protocols \[1\], client 99\.0 \[99\]"):
-            connection.act("hello", messages.encode(Hello([99], "99.0", "c")))
+            connection.act("hello", messages.encode(Hello([99], "99.0")))
 
     def test_health(self, connection: Connection) -> None:
         assert msgspec.json.decode(connection.act("health")) == {"status": "ok"}

@@ -70,7 +70,7 @@ def request(cut: int | Sequence[int], pipeline: Pipeline = PIPELINE, **changes: 
 
 
 def run(prefix: Prefix, asked: ReadRequest, turn: Turn, files: Sequence[Any] = FILES) -> Made:
-    return prefix.run(asked, "photos", IDS, files, turn)
+    return prefix.run(asked, IDS, files, turn)
 
 
 @dataclass
@@ -187,7 +187,7 @@ class TestPushBack:
 def test_nothing_is_made_for_who_hung_up(prefix: Prefix, turn: Turn) -> None:
     answers = iter([False, True])
     with pytest.raises(Gone):
-        prefix.run(request(2), "photos", IDS, FILES, turn, gone=lambda: next(answers))
+        prefix.run(request(2), IDS, FILES, turn, gone=lambda: next(answers))
     assert next(answers, None) is None
 
 

@@ -65,7 +65,7 @@ def talk(datasets: dict[str, LocalStore], workers: Workers) -> Talk:
 
 
 def greet(talk: Talk, caller: Caller, *protocols: int) -> Welcome:
-    hello = messages.encode(Hello(list(protocols), "9.9", "c"))
+    hello = messages.encode(Hello(list(protocols), "9.9"))
     found: Welcome = messages.decode(Welcome, talk.answer("hello", hello, caller))
     return found
 
@@ -128,7 +128,7 @@ class TestStatus:
         assert msgspec.json.decode(talk.answer("health", b"", READER)) == {"status": "draining"}
 
     def test_every_action_is_answered(self, talk: Talk) -> None:
-        bodies = {"hello": messages.encode(Hello([1], "v", "c")), "release": messages.encode(Release())}
+        bodies = {"hello": messages.encode(Hello([1], "v")), "release": messages.encode(Release())}
         for action in ACTIONS:
             assert talk.answer(action, bodies.get(action, b""), READER)
 

@@ -45,7 +45,7 @@ REQUESTS = [
 ]
 FACTS = DatasetFacts(3, 99, "v", "content", ["json"], blocks=True, cached_bytes=1 << 40)
 OTHERS = [
-    Hello([1, 2], "0.3", "c"),
+    Hello([1, 2], "0.3"),
     Welcome(1, "0.3", {"decode": "d"}, {"torch": "2"}, ["none"], {"photos": FACTS}, 1 << 26, 16_384),
     Release([1, (1 << 63) - 1]),
     Complaint("WrongUse", "no", retry=True),

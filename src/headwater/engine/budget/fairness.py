@@ -51,11 +51,6 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def clients(self) -> frozenset[str]:
-        """Those who wait."""
-        return frozenset(self._backlog)
-
     def __contains__(self, client: str) -> bool:
         """Whether anything is known of this client, waiting or not."""
         return client in self._flows
@@ -142,13 +137,6 @@ class NestedQueue(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._callers)
-
-    @property
-    def clients(self) -> frozenset[tuple[str, str]]:
-        """Those who wait, as (caller, client)."""
-        return frozenset(
-            (caller, client) for caller in self._callers.clients for client in self._clients[caller].clients
-        )
 
     def push(self, caller: str, client: str, item: T) -> None:
         if caller not in self._clients:

@@ -118,17 +118,6 @@ class Turnstile:
         """Requests in the queue."""
         return self._admission.waiting
 
-    @property
-    def waiting_by_priority(self) -> dict[str, int]:
-        return {name: len(queue) for name, queue in zip(PRIORITIES, self._admission.queues, strict=True)}
-
-    @property
-    def clients_waiting(self) -> int:
-        with self._lock:
-            clients = frozenset[tuple[str, str]]().union(*(queue.clients for queue in self._admission.queues))
-        self._part()
-        return len(clients)
-
     def _check_room(self, caller: str) -> None:
         if (present := self._admission.present(caller)) >= self._most_each:
             raise Busy(f"{present} requests of this caller are under way, the most there may be; ask again")

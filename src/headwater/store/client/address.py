@@ -10,11 +10,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater.errors import WrongUse
+from headwater.store.wire.messages import DATASET_NAME
 
 SCHEMES = ("grpc", "grpc+tls")
 PORT = 7077
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def is_store(uri: object) -> bool:
@@ -46,7 +45,7 @@ class Address:
         if not parts.hostname or parts.scheme.lower() not in SCHEMES:
             raise WrongUse(f"{uri!r} is no address of a store; write grpc+tls://HOST:PORT/DATASET")
         name = unquote(parts.path.strip("/"))
-        if name and not _NAME.fullmatch(name):
+        if name and not DATASET_NAME.fullmatch(name):
             raise WrongUse(f"{name!r} cannot be a dataset's name; letters, digits, dots and dashes can")
         return cls(parts.scheme.lower(), parts.hostname, port, name)
 

@@ -24,6 +24,8 @@ from headwater.store.client.link import Link
 from headwater.store.wire import messages
 from headwater.store.wire.messages import Complaint
 
+Reply = list[tuple[pa.RecordBatch, Any]]
+"""The batches of a stream, each with what came beside it."""
 GRACE = 0.3  # seconds past the deadline after which a call is given up although it has not returned
 _MOST_THREADS = 64
 _CLIENTS = 2  # connections: Flight works through one with one core
@@ -60,13 +62,19 @@ class TimedOut(Passing):
 
 
 class Call:
-    """A request under way. It ends with `reply` or `error` set, and itself in the asker's queue."""
+    """A request under way. It ends with `answer` or `error` set, and itself in the asker's queue.
 
-    def __init__(self, connection: Connection, answers: SimpleQueue[Any]) -> None:
+    `accept` makes the answer of the reply: in the thread that received it, whose caches still hold it.
+    """
+
+    def __init__(
+        self, connection: Connection, answers: SimpleQueue[Any], accept: Callable[[Reply], Any]
+    ) -> None:
         self.connection = connection
+        self._accept = accept
         self.begun = time.monotonic()
         self.latency = 0.0
-        self.reply: list[tuple[pa.RecordBatch, Any]] = []
+        self.answer: Any = None
         self.error: Exception | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self.cancelled = False
@@ -94,12 +102,20 @@ class Call:
             self.latency = time.monotonic() - self.begun
             if self.cancelled:
                 reader.cancel()
-            self.reply = _read_all(reader)
+            reply = _read_all(reader)
         except BaseException as error:  # a cancelled read may come as KeyboardInterrupt
             self.error = translate(error, self.connection.address)
+        else:
+            self._take(reply)
         finally:
             self._reader = None
             self._answers.put(self)
+
+    def _take(self, reply: Reply) -> None:
+        try:
+            self.answer = None if self.cancelled else self._accept(reply)
+        except Exception as error:  # for the asker
+            self.error = error
 
 
 class Connection:
@@ -118,9 +134,9 @@ class Connection:
         )
         weakref.finalize(self, self._threads.shutdown)
 
-    def begin(self, ticket: bytes, answers: SimpleQueue[Any]) -> Call:
+    def begin(self, ticket: bytes, answers: SimpleQueue[Any], accept: Callable[[Reply], Any]) -> Call:
         """Send a request; its `Call` comes back through `answers`."""
-        call = Call(self, answers)
+        call = Call(self, answers, accept)
         self._threads.submit(self._run, call, ticket)
         return call
 
@@ -245,9 +261,9 @@ def _first_line(error: BaseException) -> str:
     return text.partition(". Client context")[0][:500] or type(error).__name__
 
 
-def _read_all(reader: Any) -> list[tuple[pa.RecordBatch, Any]]:
+def _read_all(reader: Any) -> Reply:
     """All batches, with what came beside them. Not `read_all`: a cancelled one raises KeyboardInterrupt."""
-    found: list[tuple[pa.RecordBatch, Any]] = []
+    found: Reply = []
     while True:
         try:
             chunk = reader.read_chunk()

@@ -112,7 +112,7 @@ class Errand(Generic[T]):
     def _begin(self, replica: Replica) -> None:
         with self._replicas.lock:
             replica.under_way += 1
-        self._calls[replica.connection.begin(self._ticket, self._answers)] = replica
+        self._calls[replica.connection.begin(self._ticket, self._answers, self._accept)] = replica
 
     def _next(self) -> Call | None:
         """The next call that ended; None if instead time passed, which may have meant to ask elsewhere."""
@@ -169,14 +169,11 @@ class Errand(Generic[T]):
         """The answer, or None if it should be asked for again."""
         error = call.error
         if error is None:
-            try:
-                answer = self._accept(call.reply)
-            except Damaged as damage:
-                error = Passing(f"{replica.name}: {damage}")
-            else:
-                replica.answered(time.monotonic() - call.begun)
-                replica.window.answered(self._size, call.latency)
-                return (answer,)
+            replica.answered(time.monotonic() - call.begun)
+            replica.window.answered(self._size, call.latency)
+            return (call.answer,)
+        if isinstance(error, Damaged):
+            error = Passing(f"{replica.name}: {error}")
         self._forgive(error, call, replica)
         return None
 

@@ -111,7 +111,7 @@ def _place(connection: Connection, error: Unreachable, versions: dict[str, list[
 
 def greet(connection: Connection) -> Welcome:
     """Agree on a protocol; raises `Unreachable`, `Refused` or `Incompatible`."""
-    hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=VERSION, client=""))
+    hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=VERSION))
     welcome = act(connection, "hello", hello, read=_read_welcome)
     if welcome.protocol not in PROTOCOLS:
         raise Incompatible(

@@ -23,6 +23,7 @@ import msgspec
 from headwater.data.image import Limits
 from headwater.engine.budget import Budget
 from headwater.errors import MissingExtra, WrongUse
+from headwater.store.wire.messages import DATASET_NAME
 
 UNITS = {"B": 1} | {
     f"{letter}{ending}": base**power
@@ -34,7 +35,6 @@ UNITS = {"B": 1} | {
 _FOLDED = {unit.lower(): size for unit, size in UNITS.items()}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[^\[\]/]+\]|[^\[\]:/\s]+):(\d{1,5})")
-_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+]*://")
 _SHARD = re.compile(r"(?i)\.(tar|parquet)$")
 _SECRET = re.compile(r"(?i)secret|token|password|passphrase|key|credential")
@@ -172,7 +172,7 @@ def name_datasets(words: Iterable[str]) -> dict[str, DatasetConfig]:
     named: dict[str, DatasetConfig] = {}
     for word in words:
         name, equals, uri = word.partition("=")
-        if not (equals and _NAME.fullmatch(name)):
+        if not (equals and DATASET_NAME.fullmatch(name)):
             name, uri = name_of(word), word
         if not uri:
             raise WrongUse(f"{word!r} names no data; write NAME=DATA or DATA")
@@ -272,7 +272,7 @@ def _join(first: Any, second: Mapping[str, Any]) -> Any:
 
 
 def _check_name(name: str, *, of: str = "") -> None:
-    if not _NAME.fullmatch(name):
+    if not DATASET_NAME.fullmatch(name):
         origin = f"{of!r} would be served as {name!r}, which" if of else repr(name)
         raise WrongUse(
             f"{origin} cannot be a dataset's name; write NAME=DATA with 1 to 64 letters, digits and . _ -,"

@@ -147,7 +147,7 @@ class Desk:
             return Parcel(ids, found.values, errors, fields)
         begin = time.perf_counter()
         begun.release()  # or the steps would be pushed back by what was set aside for this very request
-        made = self.prefix.run(request, store.uri, ids, found.values, begun.turn, gone=gone)
+        made = self.prefix.run(request, ids, found.values, begun.turn, gone=gone)
         self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "steps")
         errors |= {place: complain(error, store) for place, error in made.failed.items()}
         return Parcel(ids, made.payloads, errors, fields, made.facts, made.drawn)

@@ -56,7 +56,6 @@ class Prefix:
     def run(
         self,
         request: ReadRequest,
-        dataset: str,
         ids: NDArray[np.int64],
         files: Sequence[Any],
         turn: Turn,

@@ -6,6 +6,7 @@ are `hello`, `status`, `health` and `release`.
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -17,6 +18,8 @@ from headwater.errors import HeadwaterError, WrongUse
 VERSION = version("headwater")
 PROTOCOLS = (1,)
 """Versions of the protocol that this build speaks, newest last."""
+DATASET_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""How a dataset may be called: never a path."""
 MOST_TICKET_BYTES = 1 << 20
 """A longer ticket is refused before it is looked at."""
 ACTIONS = {
@@ -47,7 +50,6 @@ class Hello(Message, frozen=True):
 
     protocols: list[int]
     version: Name
-    client: Name
 
 
 class DatasetFacts(Message, frozen=True):

@@ -96,14 +96,19 @@ def _join(pages: Sequence[pa.RecordBatch], header: IndexHeader) -> Index:
 
     further = [name for name in table.column_names if name.startswith(FURTHER)]
     return Index.build(
-        table.column("key"),
+        _whole(table.column("key")),
         numbers("size"),
         labels=numbers("label"),
         classes=header.classes,
         ids=numbers("id"),
-        columns={name.removeprefix(FURTHER): table.column(name).combine_chunks() for name in further},
+        columns={name.removeprefix(FURTHER): _whole(table.column(name)) for name in further},
         exact_sizes=header.exact_sizes,
     )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """One array; `combine_chunks` would copy even where there is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _encode(page: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:

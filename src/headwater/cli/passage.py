@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from headwater.cli.faults import Direction, Fault
-from headwater.cli.lane import READ_BYTES, Ending, Lane, Link
+from headwater.cli.lane import READ_BYTES, Ending, Lane, Road
 
 SOCKET_BYTES = 128 << 10
 PARTING_SECONDS = 0.5
@@ -20,15 +20,15 @@ Server = tuple[int, Any]
 """Address family and address, as `socket.getaddrinfo` gives them."""
 
 
-class Connection:
+class Passage:
     """A client, the server, and a lane each way."""
 
-    def __init__(self, client: socket.socket, link: Link, *, number: int, server: Server) -> None:
+    def __init__(self, client: socket.socket, road: Road, *, number: int, server: Server) -> None:
         family, self._address = server
         self._client, self._upstream = prepare(client), prepare(socket.socket(family, socket.SOCK_STREAM))
         self._ending: Ending = "close"
         names: tuple[Direction, ...] = ("up", "down")
-        self._lanes = {name: Lane(link, name, number=number, end=self.end) for name in names}
+        self._lanes = {name: Lane(road, name, number=number, end=self.end) for name in names}
         self._timers: list[asyncio.TimerHandle] = []
 
     def start(self, faults: Sequence[Fault]) -> asyncio.Task[None]:
