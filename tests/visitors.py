@@ -1,8 +1,16 @@
-"""Callers at a store's door without the client's good manners: plain Flight, any ticket, any token."""
+"""Callers at a store's door without the client's good manners: plain Flight, any ticket, any token.
+
+`CALLS` and `routes` are all that a store can be asked, made from what exists, so that nothing is forgotten.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Self
+import http.client
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Self, get_args
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -10,8 +18,11 @@ import pyarrow.flight as flight
 from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.store.server.daemon import Daemon
+from headwater.store.server.http import _routes
 from headwater.store.wire import messages
 from headwater.store.wire.messages import (
+    ACTIONS,
+    SCOPE_OF_ACTION,
     BlocksRequest,
     Complaint,
     Hello,
@@ -24,7 +35,7 @@ from headwater.store.wire.messages import (
 SCHEMA = pa.schema([("a", pa.int64())])
 NOWHERE = flight.FlightDescriptor.for_path("photos")
 BODIES = {
-    "hello": messages.encode(Hello([1], "0.1", "visitor")),
+    "hello": messages.encode(Hello([1], "0.1")),
     "health": b"",
     "status": b"",
     "release": messages.encode(Release()),
@@ -32,6 +43,10 @@ BODIES = {
 """A good body for each action."""
 INTERNALS = ("Traceback", 'File "', ".py", "site-packages", "most recent call")
 """What no text that leaves a store may hold."""
+FAILURES_OF_FLIGHT = (pa.ArrowException, OSError)
+"""`get_schema` fails with an OSError."""
+OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
+"""Otherwise a call may fail because an earlier visitor's did, without a knock at the door."""
 
 
 class Visitor:
@@ -40,7 +55,7 @@ class Visitor:
     def __init__(self, address: str, token: str | None = None, *, seconds: float = 5.0, **tls: Any) -> None:
         headers = [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
         self.options = flight.FlightCallOptions(timeout=seconds, headers=headers)
-        self.flight = flight.FlightClient(address, **tls)
+        self.flight = flight.FlightClient(address, generic_options=[OWN_CONNECTION], **tls)
 
     def __enter__(self) -> Self:
         return self
@@ -70,12 +85,77 @@ class Visitor:
 
 def make_requests(daemon: Daemon, dataset: str, ids: bytes) -> dict[type, Request]:
     """A good request of each kind, for these ids of a dataset."""
-    version = daemon.serving.datasets[dataset][1]
+    return requests_for(dataset, daemon.serving.datasets[dataset][1], ids)
+
+
+def requests_for(dataset: str, version: str, ids: bytes) -> dict[type, Request]:
+    """The same for a store in a process of its own, of which only the version is known."""
     return {
         ReadRequest: ReadRequest(dataset, version, "visitor", ids),
         IndexRequest: IndexRequest(dataset, version, "visitor"),
         BlocksRequest: BlocksRequest(dataset, version, "visitor"),
     }
+
+
+Requests = Mapping[type, Request]
+Call = Callable[[Visitor, Requests], object]
+
+
+def _get(visitor: Visitor, requests: Requests, *, kind: type) -> object:
+    return visitor.get(requests[kind])
+
+
+def _act(visitor: Visitor, _: Requests, *, action: str) -> object:
+    return visitor.act(action, BODIES[action] if action in ACTIONS else b"")
+
+
+STREAMS: dict[str, Call] = {f"do_get {kind.__name__}": partial(_get, kind=kind) for kind in get_args(Request)}
+KNOWN_ACTIONS: dict[str, Call] = {f"do_action {action}": partial(_act, action=action) for action in ACTIONS}
+NOT_SERVED: dict[str, Call] = {
+    "do_action unknown": partial(_act, action="unknown"),
+    "do_action ": partial(_act, action=""),
+    "do_put": lambda visitor, _: visitor.put(),
+    "do_exchange": lambda visitor, _: visitor.exchange(),
+    "list_flights": lambda visitor, _: list(visitor.flight.list_flights(b"", visitor.options)),
+    "get_flight_info": lambda visitor, _: visitor.flight.get_flight_info(NOWHERE, visitor.options),
+    "get_schema": lambda visitor, _: visitor.flight.get_schema(NOWHERE, visitor.options),
+    "handshake": lambda visitor, _: visitor.flight.authenticate_basic_token(b"a", b"b", visitor.options),
+}
+"""What a store answers to nobody."""
+CALLS: dict[str, Call] = {
+    **STREAMS,
+    **KNOWN_ACTIONS,
+    **NOT_SERVED,
+    "list_actions": lambda visitor, _: list(visitor.flight.list_actions(visitor.options)),
+}
+"""Method of Flight, and what of it > how it is called."""
+ANY_TOKEN = {f"do_action {name}" for name, scopes in SCOPE_OF_ACTION.items() if not scopes} | {"list_actions"}
+"""What tells nothing but that the store is there, and what the token itself opens."""
+ANY_READER = {f"do_action {name}" for name, scopes in SCOPE_OF_ACTION.items() if "read" in scopes}
+"""What needs the scope, for whatever dataset."""
+
+
+def routes() -> list[str]:
+    """The paths that the store's own HTTP application has."""
+    return [route.path for route in _routes(lambda: b"", lambda: False).routes]  # type: ignore[attr-defined]
+
+
+def ask(
+    url: str, verb: str, path: str, token: str | None, *, context: ssl.SSLContext | None = None
+) -> tuple[int, bytes]:
+    """Status and body over HTTP; over HTTPS where a context says whom to trust and what to show."""
+    place = urlsplit(url)
+    host, port = place.hostname or "", place.port
+    if context is None:
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+    else:
+        connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
+    try:
+        connection.request(verb, path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 def text_of(error: BaseException) -> str:

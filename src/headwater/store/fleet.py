@@ -21,11 +21,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.forks import renew_in_children
-from headwater.data.index import Index
+from headwater.data.index import Index, Places
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Daemons
 from headwater.engine.fetching import Fetched, Reader, Wanted
-from headwater.errors import DatasetError, IdCollision, StoreLost, WrongUse
+from headwater.errors import DatasetError, StoreLost, WrongUse
 from headwater.plan.offload import Offload
 from headwater.store.base import Positions, Store
 from headwater.store.client.errand import Abandoned
@@ -334,19 +334,33 @@ def _unite(indexes: Sequence[Index], names: Sequence[str]) -> Index:
     indexes, names = [indexes[place] for place in held], [names[place] for place in held]
     classes = _union_of_classes(indexes, names)
     labels = [_renumber(index, classes, name) for index, name in zip(indexes, names, strict=True)]
-    try:
-        return Index.build(
-            pa.concat_arrays([index.keys for index in indexes]),
-            np.concatenate([index.sizes for index in indexes]),
-            labels=np.concatenate(labels),
-            classes=classes,
-            ids=np.concatenate([index.ids for index in indexes]),
-            columns=_shared_columns(indexes),
-            exact_sizes=all(index.exact_sizes for index in indexes),
-        )
-    except IdCollision as error:
+    order = _merge_orders(indexes, names)
+    return Index(
+        ids=np.concatenate([index.ids for index in indexes]),
+        labels=np.concatenate(labels),
+        sizes=np.concatenate([index.sizes for index in indexes]),
+        keys=pa.concat_arrays([index.keys for index in indexes]),
+        places=Places(("",), np.zeros(len(order), np.int32), np.zeros(len(order), np.int64)),
+        order=order,
+        classes=classes,
+        columns=_shared_columns(indexes),
+        exact_sizes=all(index.exact_sizes for index in indexes),
+    )
+
+
+def _merge_orders(indexes: Sequence[Index], names: Sequence[str]) -> NDArray[np.int64]:
+    """Positions over all rows by id, from each index's own: to sort all ids anew costs five times as much."""
+    begins = np.cumsum([0, *(len(index) for index in indexes)])[:-1]
+    ranked = np.concatenate([index.ids[index.order] for index in indexes])
+    merged = np.argsort(ranked, kind="stable")  # which merges what is sorted already
+    ranked = ranked[merged]
+    (twins,) = np.nonzero(ranked[1:] == ranked[:-1])
+    if len(twins):
         _refuse_overlap(indexes, names)
-        raise DatasetError(f"an index holds an id twice: {error}") from error
+        raise DatasetError(f"an index holds id {ranked[twins[0]]} twice; index its dataset anew")
+    orders = [index.order + begin for index, begin in zip(indexes, begins, strict=True)]
+    order: NDArray[np.int64] = np.concatenate(orders)[merged]
+    return order
 
 
 def _union_of_classes(indexes: Sequence[Index], names: Sequence[str]) -> tuple[str, ...]:
