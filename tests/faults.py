@@ -13,12 +13,12 @@ from typing import Literal, Protocol, Self, get_args
 from headwater.cli.faults import LASTING, Direction, Fault, Kind
 from headwater.cli.proxy import Proxy, Shape
 
-EventKind = Literal["fault", "shape", "cut", "kill", "stop"]
-PROCESS_KINDS: tuple[EventKind, ...] = ("kill", "stop")
+EventKind = Literal["fault", "shape", "cut", "kill", "stop", "full"]
+PROCESS_KINDS: tuple[EventKind, ...] = ("kill", "stop", "full")
 
 
 class ProcessControl(Protocol):
-    """What a schedule does to the store's process; `resume` of one that runs must do nothing."""
+    """What a schedule does to the store's process; `resume` of one that runs must do nothing, nor `free`."""
 
     def restart(self) -> None:
         """SIGKILL, and start it again at the same address."""
@@ -29,10 +29,16 @@ class ProcessControl(Protocol):
     def resume(self) -> None:
         """SIGCONT."""
 
+    def fill(self) -> None:
+        """Its disk is full: it can write no file."""
+
+    def free(self) -> None:
+        """There is room again."""
+
 
 @dataclass(frozen=True)
 class Event:
-    """`argument` is the fault, the link's new shape, or how many seconds the process is stopped."""
+    """`argument` is the fault, the link's new shape, or how many seconds it is stopped or has a full disk."""
 
     at_seconds: float
     kind: EventKind
@@ -131,6 +137,7 @@ class Playing:
         try:
             if self._process is not None:
                 self._process.resume()
+                self._process.free()
             self._proxy.heal()
             self._proxy.reshape(self._shape)
         except Exception as error:
@@ -147,8 +154,9 @@ class Playing:
         elif process is not None and event.kind == "kill":
             yield event.at_seconds, process.restart
         elif process is not None and isinstance(argument, float):
-            yield event.at_seconds, process.suspend
-            yield event.at_seconds + argument, process.resume
+            full = event.kind == "full"
+            yield event.at_seconds, process.fill if full else process.suspend
+            yield event.at_seconds + argument, process.free if full else process.resume
 
 
 def _draw_kind(dice: random.Random, others: tuple[EventKind, ...]) -> EventKind:
@@ -161,7 +169,7 @@ def _draw(dice: random.Random, kind: EventKind, start: float, most_seconds: floa
     if kind == "shape":
         shape = Shape(_log_uniform(dice, 1e6, 1e9), dice.choice((0.0, 0.02)), dice.choice((0.0, 0.02)))
         return Event(start, kind, shape)
-    if kind == "stop":
+    if kind in ("stop", "full"):
         return Event(start, kind, _draw_seconds(dice, most_seconds))
     return Event(start, kind)
 

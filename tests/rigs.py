@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 
 import headwater as hw
-from datasets import make_photos, write_folder
+from datasets import make_photos, write_folder, write_parquet
 from headwater import transforms as T
 from headwater.cli.proxy import Proxy, Shape
 from headwater.errors import Unreachable
 from headwater.loader.batch import Batch
+from headwater.store.base import Store
+from headwater.store.client.remote import RemoteStore
+from headwater.store.fleet import ShardedStore
 from stores import Certificates, StoreProcess, write_tokens
 
 SECRET = "hwt-0123456789abcdefghijklmnopqrstuvwxyz"
@@ -30,14 +34,21 @@ STEPS = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ToDtype(
 
 @dataclass(frozen=True)
 class Kind:
-    """How stores are set up: how many copies of the data, with TLS or a token or without."""
+    """How stores are set up: in how many parts the data is, how many stores hold each, TLS, a token."""
 
     copies: int = 1
     tls: bool = False
     token: bool = False
+    shards: int = 1
 
 
-KINDS = (Kind(), Kind(tls=True), Kind(copies=2, token=True), Kind(copies=2, tls=True, token=True))
+KINDS = (
+    Kind(),
+    Kind(tls=True),
+    Kind(copies=2, token=True),
+    Kind(shards=2, token=True),
+    Kind(copies=2, tls=True, token=True, shards=2),
+)
 
 
 def make_folder(folder: Path, count: int = 72) -> Path:
@@ -45,13 +56,30 @@ def make_folder(folder: Path, count: int = 72) -> Path:
     return write_folder(folder, make_photos(count, seed=9))
 
 
-class Truth:
-    """What the same loader gives on the files themselves."""
+def make_parts(root: Path, shards: int = 1, count: int = 72) -> list[dict[str, Path]]:
+    """The same photos as files and in row groups, for each of several stores.
 
-    def __init__(self, folder: Path) -> None:
-        data = hw.open(folder)
-        self.ids = np.sort(data.ids)
-        self._loader = load(data, workers=0)
+    The parts differ in size, so that a mistake in an offset cannot hide.
+    """
+    photos = make_photos(count, seed=9)
+    bounds = [count * number * (number + 1) // (shards * (shards + 1)) for number in range(shards + 1)]
+    return [
+        {
+            "photos": write_folder(root / f"photos-{first}", photos[first:last]),
+            "rows": write_parquet(root / f"rows-{first}.parquet", photos[first:last]),
+        }
+        for first, last in pairwise(bounds)
+    ]
+
+
+class Truth:
+    """What the same loader gives on the files themselves, which may be in several parts."""
+
+    def __init__(self, *parts: Path, shuffle: bool | str = True) -> None:
+        opened = [hw.open(part) for part in parts]
+        self.ids = np.sort(np.concatenate([data.ids for data in opened]))
+        whole = hw.Dataset(ShardedStore([data.store for data in opened])) if len(opened) > 1 else opened[0]
+        self._loader = load(whole, workers=0, shuffle=shuffle)
         self._lock = threading.Lock()
         self._epochs: dict[int, list[Batch]] = {}
 
@@ -77,37 +105,40 @@ class Truth:
 
 def load(data: Any, *, workers: int, **options: Any) -> hw.DataLoader:
     """The one loader of these tests; `timeout` is the guard against a hang."""
-    settings: dict[str, Any] = {"timeout": 150.0, **options}
+    settings: dict[str, Any] = {"shuffle": True, "timeout": 150.0, **options}
     return hw.DataLoader(
-        data, STEPS, batch_size=BATCH, shuffle=True, seed=3, num_workers=workers, progress=False, **settings
+        data, STEPS, batch_size=BATCH, seed=3, num_workers=workers, progress=False, **settings
     )
+
+
+def count_retries(store: Store) -> int:
+    """Requests that failed and were made up for, at all stores of a dataset."""
+    members = store.stores if isinstance(store, ShardedStore) else (store,)
+    return sum(member.retries for member in members if isinstance(member, RemoteStore))
 
 
 @dataclass(frozen=True)
 class Rig:
-    """Stores with the same photos, each behind a proxy."""
+    """Stores with the same photos or with parts of them, each behind a proxy."""
 
     stores: Sequence[StoreProcess]
     proxies: Sequence[Proxy]
     certificates: Certificates | None = None
     token: str | None = None
 
-    @property
-    def uris(self) -> list[str]:
+    def open(self, dataset: str = "photos", **settings: Any) -> hw.Dataset:
         scheme = "grpc" if self.certificates is None else "grpc+tls"
-        return [f"{scheme}://127.0.0.1:{proxy.port}/photos" for proxy in self.proxies]
-
-    def open(self, **settings: Any) -> hw.Dataset:
+        uris = [f"{scheme}://127.0.0.1:{proxy.port}/{dataset}" for proxy in self.proxies]
         given = {"deadline_seconds": 0.7, "give_up_seconds": 120.0, **settings}
         link = hw.Link(**given) if self.certificates is None else self.certificates.link(**given)
-        return hw.open(self.uris, token=self.token, link=link)
+        return hw.open(uris, token=self.token, link=link)
 
-    def open_patiently(self, seconds: float = 120.0, **settings: Any) -> hw.Dataset:
+    def open_patiently(self, dataset: str = "photos", *, seconds: float = 120.0) -> hw.Dataset:
         """Open as somebody would who tries again."""
         end = time.monotonic() + seconds
         while True:
             try:
-                return self.open(**settings)
+                return self.open(dataset)
             except Unreachable:
                 if time.monotonic() > end:
                     raise
@@ -115,16 +146,24 @@ class Rig:
 
 @contextmanager
 def running_rig(
-    folder: Path, work: Path, *, kind: Kind, certificates: Certificates, shape: Shape = LINK
+    parts: Sequence[Mapping[str, Path]],
+    work: Path,
+    *,
+    kind: Kind,
+    certificates: Certificates,
+    shape: Shape = LINK,
 ) -> Iterator[Rig]:
-    """The stores and proxies of one kind; nothing of them is left at the end."""
+    """The stores and proxies of one kind, with audit logs in `work`; nothing of them runs on at the end."""
+    work.mkdir(parents=True, exist_ok=True)
     flags: dict[str, Any] = dict(certificates.serve) if kind.tls else {}
     if kind.token:
-        work.mkdir(parents=True, exist_ok=True)
         flags["token_file"] = write_tokens(work, trainer={"secret": SECRET, "scopes": ["read"]})
     with ExitStack() as stack:
-        stores = [StoreProcess({"photos": folder}, **flags) for _ in range(kind.copies)]
-        with ThreadPoolExecutor(kind.copies) as pool:
+        stores = [
+            StoreProcess(part, audit_log=work / f"audit-{number}.jsonl", **flags)
+            for number, part in enumerate(part for part in parts for _ in range(kind.copies))
+        ]
+        with ThreadPoolExecutor(len(stores)) as pool:
             list(pool.map(stack.enter_context, stores))
         proxies = [stack.enter_context(Proxy(("127.0.0.1", store.port), shape=shape)) for store in stores]
         yield Rig(stores, proxies, certificates if kind.tls else None, SECRET if kind.token else None)

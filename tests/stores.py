@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -133,6 +134,14 @@ class StoreProcess:
         """SIGCONT; nothing to a store that runs, or that is gone."""
         self.process.send_signal(signal.SIGCONT)
 
+    def fill(self) -> None:
+        """As if its disk were full: it can write to no file, until `free` or a restart."""
+        self._bound_files(0)
+
+    def free(self) -> None:
+        """Room again; nothing to a store that has room, or that is gone."""
+        self._bound_files(None)
+
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self.process.kill()
@@ -183,6 +192,12 @@ class StoreProcess:
                 Ended(self.process.wait(END_SECONDS), document["error"]["message"] + self.stderr)
             )
         return document
+
+    def _bound_files(self, size: int | None) -> None:
+        # Python ignores SIGXFSZ, so a write beyond the limit fails like one to a full disk.
+        if self.process.poll() is None:
+            _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
     def _discard(self) -> None:
         if self._process is not None:

@@ -34,6 +34,12 @@ class Recorder:
     def resume(self) -> None:
         self.calls.append("resume")
 
+    def fill(self) -> None:
+        self.calls.append("fill")
+
+    def free(self) -> None:
+        self.calls.append("free")
+
 
 def test_a_seed_gives_one_schedule() -> None:
     assert [Schedule.random(schedule.seed) for schedule in MANY] == MANY
@@ -79,24 +85,30 @@ def test_events_are_played_in_time_and_the_link_is_mended() -> None:
         Event(0.01, "shape", Shape(1e6)),
         Event(0.02, "stop", 0.05),
         Event(0.1, "kill"),
+        Event(0.12, "full", 0.02),
         Event(0.15, "cut"),
     )
     with socket.create_server(("127.0.0.1", 0)) as server, Proxy(server.getsockname(), shape=shape) as proxy:
         Schedule(0, events).apply(proxy, process).join(10)
-        assert process.calls == ["suspend", "resume", "restart", "resume"]
+        assert process.calls == ["suspend", "resume", "restart", "fill", "free", "resume", "free"]
         assert proxy.shape == shape
         _expect_echo(proxy, server)
 
 
 def test_stopping_early_mends_too() -> None:
     process = Recorder()
-    events = (Event(0.0, "fault", Fault("refuse")), Event(0.0, "stop", 600.0), Event(900.0, "cut"))
+    events = (
+        Event(0.0, "fault", Fault("refuse")),
+        Event(0.0, "full", 600.0),
+        Event(0.0, "stop", 600.0),
+        Event(900.0, "cut"),
+    )
     with socket.create_server(("127.0.0.1", 0)) as server, Proxy(server.getsockname()) as proxy:
         with Schedule(0, events).apply(proxy, process) as playing:
             while "suspend" not in process.calls:
                 assert not playing.done
         assert playing.done
-        assert process.calls == ["suspend", "resume"]
+        assert process.calls == ["fill", "suspend", "resume", "free"]
         _expect_echo(proxy, server)
 
 

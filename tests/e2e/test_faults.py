@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import headwater as hw
 from faults import Schedule
 from headwater.data.indexcache import cache_folder
-from headwater.store.client.remote import RemoteStore
-from rigs import KINDS, Rig, Truth, load, make_folder, running_rig
-from stores import make_certificates
+from headwater.store.client.status import status
+from headwater.store.fleet import ShardedStore
+from rigs import KINDS, Kind, Rig, Truth, count_retries, load, make_parts, running_rig
+from stores import StoreProcess, make_certificates
 
 OFFLOADS = (None, hw.Offload(3), hw.Offload(2, "zstd"))
+SHUFFLES: Mapping[str, bool | str] = {"photos": True, "rows": "blocks"}
+"""Of each dataset that the stores serve."""
+DATASETS = ("photos", "rows", "photos", "photos")
+"""In turn, by seed: no divisor in common with the kinds of rigs, so that each kind meets each."""
 SECOND = 1_000_000  # added to the seed for a second store's faults
 BLOCK = 100
 
@@ -31,6 +37,14 @@ def chosen(start: int, stop: int) -> range:
     """The seeds that were asked for, else these."""
     asked = os.environ.get("HEADWATER_SCHEDULES", "")
     return range(*map(int, asked.split(":"))) if asked else range(start, stop)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where schedules are played: a rig, and the truth of each of its datasets."""
+
+    rig: Rig
+    truths: Mapping[str, Truth]
 
 
 @dataclass(frozen=True)
@@ -43,54 +57,54 @@ class Played:
     error: str = ""
 
 
-def play(seed: int, rig: Rig, truth: Truth, *, seconds: float) -> Played:
+def play(seed: int, ground: Ground, *, seconds: float) -> Played:
     """Epochs for as long as the schedule lasts, and always a whole one after its last fault began."""
     schedules = [
         Schedule.random(seed + SECOND * number, seconds=seconds, longest_seconds=0.5 * seconds)
-        for number in range(len(rig.stores))
+        for number in range(len(ground.rig.stores))
     ]
     begun = time.monotonic()
     try:
-        failures = run_under(schedules, rig, truth, seed)
+        failures = run_under(schedules, ground, seed)
         return Played(seed, failures, time.monotonic() - begun)
     except Exception as error:
         told = "\n".join([*map(str, schedules), f"{type(error).__name__}: {error}"])
         return Played(seed, 0, time.monotonic() - begun, told)
 
 
-def run_under(schedules: Sequence[Schedule], rig: Rig, truth: Truth, seed: int) -> int:
+def run_under(schedules: Sequence[Schedule], ground: Ground, seed: int) -> int:
+    rig, dataset = ground.rig, DATASETS[seed % len(DATASETS)]
     with ExitStack() as stack:
         playing = [
             stack.enter_context(schedule.apply(proxy, store))
             for schedule, proxy, store in zip(schedules, rig.proxies, rig.stores, strict=True)
         ]
-        if seed % 5 == 0:  # fetch the index under faults as well
+        if seed % 3 == 0:  # fetch the index under faults as well
             for path in cache_folder().glob("remote-*.arrow"):
                 path.unlink(missing_ok=True)
-        data = rig.open_patiently()
+        data = rig.open_patiently(dataset)
         stack.callback(data.close)
-        loader = load(data, workers=seed // 3 % 3, offload=OFFLOADS[seed // 4 % 3])
+        offload = OFFLOADS[seed // 4 % 3]
+        loader = load(data, workers=seed // 3 % 3, offload=offload, shuffle=SHUFFLES[dataset])
         stack.callback(loader.close)
         for epoch in count():
             last = all(one.done for one in playing)
-            truth.check(list(loader), epoch)
+            ground.truths[dataset].check(list(loader), epoch)
             if last:
-                break
-        assert isinstance(data.store, RemoteStore)
-        return data.store.retries
+                return count_retries(data.store)
+        raise AssertionError("the schedule has no end")
 
 
-def play_all(seeds: range, rigs: Sequence[Rig], truth: Truth, *, seconds: float) -> list[Played]:
-    """A kind of rig has one seed in four; the four run at once."""
+def play_all(seeds: range, grounds: Sequence[Ground], *, seconds: float) -> list[Played]:
+    """The kinds of rigs take the seeds in turn, and all kinds run at once."""
 
     def lane(kind: int) -> list[Played]:
-        mine = [seed for seed in seeds if seed % len(rigs) == kind]
-        return [play(seed, rigs[kind], truth, seconds=seconds) for seed in mine]
+        mine = [seed for seed in seeds if seed % len(grounds) == kind]
+        return [play(seed, grounds[kind], seconds=seconds) for seed in mine]
 
-    with ThreadPoolExecutor(len(rigs)) as pool:
-        return sorted(
-            (one for lane in pool.map(lane, range(len(rigs))) for one in lane), key=lambda one: one.seed
-        )
+    with ThreadPoolExecutor(len(grounds)) as pool:
+        lanes = pool.map(lane, range(len(grounds)))
+        return sorted((one for lane in lanes for one in lane), key=lambda one: one.seed)
 
 
 def expect_all_well(played: Sequence[Played]) -> None:
@@ -104,31 +118,78 @@ def expect_all_well(played: Sequence[Played]) -> None:
 
 
 @pytest.fixture(scope="module")
-def truth_and_rigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Truth, list[Rig]]]:
+def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Ground]]:
     work = tmp_path_factory.mktemp("rigs")
-    folder = make_folder(work / "photos")
     certificates = make_certificates(work / "certificates")
-    with ExitStack() as stack:
-        made = [
-            running_rig(folder, work / f"{number}", kind=kind, certificates=certificates)
-            for number, kind in enumerate(KINDS)
-        ]
-        with ThreadPoolExecutor(len(made)) as pool:
-            rigs = list(pool.map(stack.enter_context, made))
-        yield Truth(folder), rigs
+    parts = {shards: make_parts(work / f"in-{shards}", shards) for shards in {kind.shards for kind in KINDS}}
+    truths = {shards: truths_of(some) for shards, some in parts.items()}
+    made = [
+        running_rig(parts[kind.shards], work / f"{number}", kind=kind, certificates=certificates)
+        for number, kind in enumerate(KINDS)
+    ]
+    with ExitStack() as stack, ThreadPoolExecutor(len(made)) as pool:
+        rigs = list(pool.map(stack.enter_context, made))
+        yield [Ground(rig, truths[kind.shards]) for rig, kind in zip(rigs, KINDS, strict=True)]
+
+
+def truths_of(parts: Sequence[Mapping[str, Path]]) -> dict[str, Truth]:
+    return {
+        dataset: Truth(*(part[dataset] for part in parts), shuffle=shuffle)
+        for dataset, shuffle in SHUFFLES.items()
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_an_epoch_is_a_permutation_under_faults(truth_and_rigs: tuple[Truth, list[Rig]]) -> None:
-    truth, rigs = truth_and_rigs
-    expect_all_well(play_all(chosen(0, 20), rigs, truth, seconds=3.0))
+def test_an_epoch_is_a_permutation_under_faults(grounds: list[Ground]) -> None:
+    expect_all_well(play_all(chosen(0, 20), grounds, seconds=3.0))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", chosen(0, 2000)[::BLOCK])
-def test_it_is_one_under_two_thousand_schedules(first: int, truth_and_rigs: tuple[Truth, list[Rig]]) -> None:
-    truth, rigs = truth_and_rigs
+def test_it_is_one_under_two_thousand_schedules(first: int, grounds: list[Ground]) -> None:
     seeds = range(first, min(first + BLOCK, chosen(0, 2000).stop))
-    expect_all_well(play_all(seeds, rigs, truth, seconds=1.5))
+    expect_all_well(play_all(seeds, grounds, seconds=1.5))
+
+
+@pytest.mark.slow
+def test_the_rigs_are_what_the_schedules_are_for(grounds: list[Ground]) -> None:
+    """Shards are a fleet and rows have blocks, else the schedules would tell nothing of them."""
+    for ground, kind in zip(grounds, KINDS, strict=True):
+        with closing(ground.rig.open_patiently("rows")) as data:
+            blocks = data.blocks()
+            assert blocks is not None
+            assert len(blocks) > 10
+            assert isinstance(data.store, ShardedStore) == (kind.shards > 1)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_costs_lines_of_the_audit_log_only(grounds: list[Ground]) -> None:
+    ground = grounds[KINDS.index(Kind())]
+    (store,) = ground.rig.stores
+    log = Path(store.words[store.words.index("--audit-log") + 1])
+    with (
+        closing(ground.rig.open_patiently()) as data,
+        closing(check_epochs(data, ground.truths["photos"])) as epochs,
+    ):
+        store.fill()
+        size, lost = log.stat().st_size, lost_lines(store)
+        next(_ for _ in epochs if lost_lines(store) > lost)
+        assert log.stat().st_size == size
+        store.free()
+        next(_ for _ in epochs if '"lines lost"' in log.read_text()[size:])
+
+
+def check_epochs(data: hw.Dataset, truth: Truth, seconds: float = 30.0) -> Generator[None, None, None]:
+    """One after the other, for as long as somebody wants more."""
+    end = time.monotonic() + seconds
+    with closing(load(data, workers=2)) as loader:
+        for epoch in count():
+            truth.check(list(loader), epoch)
+            assert time.monotonic() < end, "what was waited for did not come"
+            yield
+
+
+def lost_lines(store: StoreProcess) -> int:
+    return int(status(store.address)["metrics"]["headwater_audit_lost_total"])

@@ -43,7 +43,9 @@ def truth(folder: Path) -> Truth:
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     work = tmp_path_factory.mktemp("pair")
     certificates = make_certificates(work)
-    with running_rig(folder, work, kind=Kind(copies=2), certificates=certificates, shape=Shape()) as rig:
+    with running_rig(
+        [{"photos": folder}], work, kind=Kind(copies=2), certificates=certificates, shape=Shape()
+    ) as rig:
         yield rig
 
 
@@ -168,6 +170,55 @@ def test_a_lost_store_is_named_and_the_run_resumes(single: Rig, truth: Truth, wo
     with loading(single) as another:
         another.load_state_dict(state)
         truth.check(list(another), 0, first=len(taken.batches))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_stopped_replicas_cost_time_until_one_returns(pair: Rig, truth: Truth, workers: int) -> None:
+    with loading(pair, workers=workers) as loader:
+        taken = Taken(iter(loader))
+        taken.one()
+        for store in pair.stores:
+            store.suspend()
+        back: list[float] = []
+
+        def bring_back() -> None:
+            pair.stores[1].resume()
+            back.append(time.monotonic())
+
+        with later(2.5 * DEADLINE, bring_back):
+            taken.rest()
+        truth.check(taken.batches, 0)
+        assert all(replica.failures for replica in store_of(loader).replicas.all)
+        assert taken.longest > 2 * DEADLINE
+        assert taken.first_after(back[0]) < BACK
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_lost_replicas_are_named_and_the_run_resumes_on_one(
+    pair: Rig, truth: Truth, workers: int, attempts: int
+) -> None:
+    # A request gives up with the last attempt that begins before the limit.
+    limit = (attempts - 0.5) * DEADLINE
+    with loading(pair, workers=workers, give_up_seconds=limit) as loader:
+        taken = Taken(iter(loader))
+        taken.one()
+        for store in pair.stores:
+            store.suspend()
+        with pytest.raises(StoreLost, match="'photos', position") as lost:
+            taken.rest()
+        assert taken.since < attempts * NOTICED
+        state = loader.state_dict()
+        assert lost.value.dataset == "photos"
+        places = [f"127.0.0.1:{proxy.port}" for proxy in pair.proxies]
+        assert sorted(lost.value.store.split(", ")) == sorted(places)
+        expected = loader.dataset.index.ids[lost.value.position]
+    pair.stores[1].resume()
+    with loading(pair, workers=workers) as another:
+        another.load_state_dict(state)
+        rest = list(another)
+        truth.check(rest, 0, first=len(taken.batches))
+        assert expected in rest[0].ids
 
 
 def test_a_killed_store_is_noticed_at_once(pair: Rig, truth: Truth) -> None:
