@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -38,16 +38,23 @@ LINK = Shape(bits_per_second=100e6, delay_seconds=0.001)
 DEADLINE_SECONDS = 1.0
 SILENCE = Fault("hold", seconds=1.2)
 MOST_GROWTH = 2.0
+SPARE_THREADS = {"trainer": 1, "store": 0}
 SETTLE_SECONDS = 0.2  # for sockets that were reset to be closed at both ends
 STOP_SECONDS = 120.0
+REMARK = (
+    "The trainer may have one thread more: its pool for calls holds as many as were ever under way at once "
+    "(64 at most), and a cut at the wrong moment can make that one more. Descriptors are without the "
+    "connections that stand when they are counted."
+)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was seen at its end: both sides, and how many connections there had been."""
+    """What was seen at its end: both sides, and how many cuts and connections there had been."""
 
     trainer: Reading
     store: Reading
+    cuts: int
     connections: int
     seconds: float
 
@@ -116,13 +123,20 @@ def trainer(uri: str, cache: Path) -> Iterator[tuple[psutil.Process, Connection]
 
 
 def read_tree(process: psutil.Process) -> Reading:
-    """A process and its children together; memory that they share counts in each."""
-    found = [read(one) for one in (process, *process.children(recursive=True))]
-    return Reading(*(sum(getattr(one, name) for one in found) for name in Reading.__annotations__))
+    """A process and its children together; memory that they share counts in each.
+
+    Connections that stand are not among the descriptors: whether the client's two do is chance, so soon
+    after a cut. One that was lost and not closed does count.
+    """
+    tree = (process, *process.children(recursive=True))
+    found = [read(one) for one in tree]
+    total = Reading(*(sum(getattr(one, name) for one in found) for name in Reading.__annotations__))
+    standing = sum(link.status == psutil.CONN_ESTABLISHED for one in tree for link in one.net_connections())
+    return replace(total, descriptors=total.descriptors - standing)
 
 
-def readings(folder: Path, epochs: int) -> tuple[list[Epoch], int, bool]:
-    """What was seen after each epoch, warm-up included; how many cuts; whether every id came once."""
+def readings(folder: Path, epochs: int) -> tuple[list[Epoch], bool]:
+    """What was seen after each epoch, warm-up included; whether every id came once."""
     found: list[Epoch] = []
     whole = True
     photos = write_small(folder / "small")
@@ -141,10 +155,11 @@ def readings(folder: Path, epochs: int) -> tuple[list[Epoch], int, bool]:
             whole &= answer
             seconds = time.perf_counter() - begin
             time.sleep(SETTLE_SECONDS)
-            found.append(Epoch(read_tree(child), read_tree(serving), proxy.connections, seconds))
+            sides = read_tree(child), read_tree(serving)
+            found.append(Epoch(*sides, saboteur.cuts, proxy.connections, seconds))
             print(f"epoch {number + 1} of {epochs}: {found[-1]}", file=sys.stderr, flush=True)
             pipe.send(number + 1 < epochs)
-        return found, saboteur.cuts, whole
+        return found, whole
 
 
 def _receive(pipe: Connection) -> bool | None:
@@ -156,9 +171,9 @@ def _receive(pipe: Connection) -> bool | None:
 
 def run(folder: Path, options: Options) -> Report:
     warm_up, epochs = (2, 3) if options.quick else (WARM_UP, EPOCHS)
-    everything, cuts, whole = readings(folder, warm_up + epochs)
-    found = everything[warm_up:]
-    lost = found[-1].connections - everything[warm_up - 1].connections
+    everything, whole = readings(folder, warm_up + epochs)
+    before, found = everything[warm_up - 1], everything[warm_up:]
+    cuts, made = found[-1].cuts - before.cuts, found[-1].connections - before.connections
     memory, counts, bars = [], [], []
     for side in ("trainer", "store"):
         seen = [getattr(epoch, side) for epoch in found]
@@ -167,9 +182,11 @@ def run(folder: Path, options: Options) -> Report:
         counts += [_count_row(side, name, seen) for name in ("threads", "descriptors")]
         worst = max(line, ends)
         bars.append(Bar(f"growth of the {side}'s rss", "under 2 %", f"{worst:.2f} %", worst < MOST_GROWTH))
-        bars += [_flat(side, name, seen) for name in ("threads", "descriptors")]
+        bars += [_flat(side, "threads", seen, SPARE_THREADS[side]), _flat(side, "descriptors", seen, 0)]
     wanted = CUTS * epochs
-    bars.append(Bar("connections made anew", f"at least {wanted:,}", f"{lost:,}", lost >= wanted))
+    bars.append(
+        Bar("times that all connections were cut", f"at least {wanted:,}", f"{cuts:,}", cuts >= wanted)
+    )
     bars.append(Bar("every id once in every epoch", "yes", "yes" if whole else "no", whole))
     columns = ("side", "memory", "first MiB", "last MiB", "most MiB", "growth % (line)", "growth % (tenths)")
     seconds = sum(epoch.seconds for epoch in everything)
@@ -177,7 +194,7 @@ def run(folder: Path, options: Options) -> Report:
         f"{len(found)} epochs with {CUTS} resets each, after {warm_up} of warm-up",
         (Table(columns, tuple(memory)), Table(("side", "count", "first", "last", "most"), tuple(counts))),
         tuple(bars),
-        (f"{PHOTOS} photos of {PIXELS} pixels, {cuts:,} cuts in all, {seconds:.0f} s",),
+        (f"{PHOTOS} photos of {PIXELS} pixels, {made:,} connections made anew, {seconds:.0f} s", REMARK),
         raw={"epochs": [_plain(epoch) for epoch in everything]},
     )
 
@@ -194,19 +211,18 @@ def _count_row(side: str, name: str, seen: list[Reading]) -> tuple[Cell, ...]:
     return (side, name, values[0], values[-1], max(values))
 
 
-def _flat(side: str, name: str, seen: list[Reading]) -> Bar:
-    """No more at the end than at the beginning, give or take a connection that is just being given up."""
+def _flat(side: str, name: str, seen: list[Reading], spare: int) -> Bar:
+    """No more than `spare` more at the end than at the beginning."""
     values = np.array([getattr(reading, name) for reading in seen])
     tenth = max(1, len(values) // 10)
     first, last = np.median(values[:tenth]), np.median(values[-tenth:])
-    return Bar(
-        f"{name} of the {side}", "flat, give or take 1", f"{first:g} to {last:g}", bool(last <= first + 1)
-    )
+    wanted = f"flat, or {spare} more" if spare else "flat"
+    return Bar(f"{name} of the {side}", wanted, f"{first:g} to {last:g}", bool(last <= first + spare))
 
 
 def _plain(epoch: Epoch) -> dict[str, object]:
     sides = {"trainer": vars(epoch.trainer), "store": vars(epoch.store)}
-    return {**sides, "connections": epoch.connections, "seconds": epoch.seconds}
+    return {**sides, "cuts": epoch.cuts, "connections": epoch.connections, "seconds": epoch.seconds}
 
 
 if __name__ == "__main__":

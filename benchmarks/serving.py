@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -55,11 +56,17 @@ class Store:
 
 @contextmanager
 def serve(
-    photos: Path, *, listen: str = "127.0.0.1:0", cores: float | None = None, within: Sequence[str] = ()
+    photos: Path,
+    *,
+    listen: str = "127.0.0.1:0",
+    cores: float | None = None,
+    tokens: Path | None = None,
+    within: Sequence[str] = (),
 ) -> Iterator[Store]:
     """`headwater serve` until the block ends; `within` are words before its command."""
     words = [*within, sys.executable, "-m", "headwater.cli", "serve", f"photos={photos}", "--listen", listen]
     words += ["--plaintext", "--json", *(["--cores", str(cores)] if cores else [])]
+    words += ["--token-file", str(tokens)] if tokens else []
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         yield Store(str(_announced(child)["address"]), child.pid)
@@ -134,10 +141,17 @@ class CpuWatch:
 class Reader:
     """processes/reader.py in a process; `settings` are those of its `Settings`."""
 
-    def __init__(self, url: str, settings: Mapping[str, float], *, within: Sequence[str] = ()) -> None:
+    def __init__(
+        self, url: str, settings: Mapping[str, float], *, token: str = "", within: Sequence[str] = ()
+    ) -> None:
         words = [*within, sys.executable, str(PROCESSES / "reader.py"), url, json.dumps(dict(settings))]
         self._child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            words,
+            env={**os.environ, "HEADWATER_TOKEN": token} if token else None,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self.hear()
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
+import http2
 from headwater import errors
 from headwater.errors import HeadwaterError
 from headwater.store.server.daemon import Daemon
@@ -56,6 +57,7 @@ class Visitor:
         headers = [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
         self.options = flight.FlightCallOptions(timeout=seconds, headers=headers)
         self.flight = flight.FlightClient(address, generic_options=[OWN_CONNECTION], **tls)
+        self._by_hand = partial(http2.call, address, token=token, seconds=seconds, **tls)
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +83,10 @@ class Visitor:
         writer, reader = self.flight.do_exchange(NOWHERE, self.options)
         with writer:
             return reader.read_chunk()
+
+    def poll(self) -> bytes:
+        """pyarrow has no name for this method, on either side."""
+        return self._by_hand("/arrow.flight.protocol.FlightService/PollFlightInfo")
 
 
 def make_requests(daemon: Daemon, dataset: str, ids: bytes) -> dict[type, Request]:
@@ -119,6 +125,7 @@ NOT_SERVED: dict[str, Call] = {
     "list_flights": lambda visitor, _: list(visitor.flight.list_flights(b"", visitor.options)),
     "get_flight_info": lambda visitor, _: visitor.flight.get_flight_info(NOWHERE, visitor.options),
     "get_schema": lambda visitor, _: visitor.flight.get_schema(NOWHERE, visitor.options),
+    "poll_flight_info": lambda visitor, _: visitor.poll(),
     "handshake": lambda visitor, _: visitor.flight.authenticate_basic_token(b"a", b"b", visitor.options),
 }
 """What a store answers to nobody."""

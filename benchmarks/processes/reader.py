@@ -20,12 +20,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.flight as flight
 
 import headwater as hw
 from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.fetching import Wanted
+from headwater.store.wire import messages
+from headwater.store.wire.messages import IndexRequest
 
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -34,13 +37,17 @@ Answer = dict[str, float]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to read. `threads` and `rest` (seconds after each request) are of a drain; `cut` 0 is raw."""
+    """How to read. `threads` and `rest` (seconds after each request) are of a drain; `cut` 0 is raw.
+
+    With `index` a drain asks for the first page of the index, again and again, and for no sample.
+    """
 
     batch: int = 128
     cut: int = 0
     threads: int = 8
     in_flight: int = 64 << 20
     rest: float = 0.0
+    index: bool = False
 
 
 def training_steps() -> Pipeline:
@@ -53,6 +60,9 @@ class Client:
     def __init__(self, url: str, settings: Settings) -> None:
         self._data = hw.open(url, progress=False, link=hw.Link(in_flight_bytes=settings.in_flight))
         self._settings = settings
+        address, _, name = url.rpartition("/")
+        self._link = flight.connect(address) if settings.index else None
+        self._page = flight.Ticket(messages.encode(IndexRequest(name, self._data.index.version, "drain")))
         self._offload = hw.Offload(settings.cut) if settings.cut else None
         self._loader = hw.DataLoader(
             self._data,
@@ -102,20 +112,27 @@ class Client:
 
     def _fetch(self, requests: Iterator[Wanted], begin: float, end: float) -> None:
         while (asked := time.monotonic()) < end:
-            with self._lock:
-                wanted = next(requests)
-            found = self._reader.fetch(wanted)
-            assert not found.failed, next(iter(found.failed.values()))
+            got = self._fetch_page() if self._settings.index else self._fetch_samples(requests)
             came = time.monotonic()
             share = max(0.0, min(came, end) - max(asked, begin)) / (came - asked)
-            cut = 0 if found.done is None else int((found.done > 0).sum())
             with self._lock:
-                self._totals["images"] += share * len(wanted.ids)
-                self._totals["bytes"] += share * found.bytes_moved
-                self._totals["cut"] += share * cut
+                for kind, count in got.items():
+                    self._totals[kind] += share * count
                 self._totals["requests"] += share
             if self._settings.rest:
                 time.sleep(self._settings.rest)
+
+    def _fetch_samples(self, requests: Iterator[Wanted]) -> Answer:
+        with self._lock:
+            wanted = next(requests)
+        found = self._reader.fetch(wanted)
+        assert not found.failed, next(iter(found.failed.values()))
+        cut = 0 if found.done is None else int((found.done > 0).sum())
+        return {"images": len(wanted.ids), "bytes": found.bytes_moved, "cut": cut}
+
+    def _fetch_page(self) -> Answer:
+        """Without the client's own part, which checks a page and keeps the index."""
+        return {"bytes": self._link.do_get(self._page).read_all().nbytes}
 
 
 def answer(client: Client) -> None:

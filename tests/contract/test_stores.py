@@ -22,13 +22,14 @@ from headwater.store.fleet import ShardedStore
 from headwater.store.local import LocalStore
 from headwater.store.server.config import DatasetConfig, ServeConfig
 from headwater.store.server.daemon import Daemon
+from pictures import photo, progressive
 
 LAYOUTS = ("folder", "tar", "parquet")
 FIELDS: dict[str, tuple[str, ...]] = {"folder": (), "tar": ("json", "cls"), "parquet": ("number", "camera")}
 KINDS = {"local": LocalStore, "remote": RemoteStore, "sharded": ShardedStore}
 TRANSFORM = T.Compose([T.RandomResizedCrop(20), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)])
 CUTS = len(TRANSFORM.samplewise)
-CORRUPT, MISSING = "0003", "0007"
+CORRUPT, MISSING, PROGRESSIVE = "0003", "0007", "0008"
 
 
 def write(layout: str, root: Path, photos: list[Photo], part: int | None) -> Path:
@@ -45,6 +46,11 @@ def write(layout: str, root: Path, photos: list[Photo], part: int | None) -> Pat
                 root / f"shard-{number:03d}.tar", [m for photo in parts[number] for m in members_of(photo)]
             )
     return root
+
+
+def with_scans(of: Photo) -> Photo:
+    assert of.suffix == "jpg"
+    return of._replace(data=progressive(photo(60, 80)))
 
 
 def spoil(photos: list[Photo]) -> list[Photo]:
@@ -72,6 +78,7 @@ class Served(NamedTuple):
 def served(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo]) -> Iterator[Served]:
     """One store of every layout, whole and in parts, sound and spoilt."""
     root = tmp_path_factory.mktemp("served")
+    photos = [with_scans(photo) if photo.name == PROGRESSIVE else photo for photo in photos]
     datasets = {}
     for layout in LAYOUTS:
         for state, some in (("sound", photos), ("spoilt", spoil(photos))):
@@ -363,6 +370,32 @@ class TestFailing:
             assert found.ids.tolist() == wanted.ids.tolist()
             assert torch.equal(found.inputs, wanted.inputs)
         assert there.stats().substituted == here.stats().substituted > 0
+
+
+LIMITS = {
+    "pixels": hw.Limits(pixels=5000),
+    "bytes": hw.Limits(bytes=2000),
+    "scans": hw.Limits(scans=3),
+    "seconds": hw.Limits(seconds=8e-5),
+}
+
+
+class TestLimits:
+    """A cap of the loader's own refuses the same samples wherever the steps run, and says the same."""
+
+    @pytest.mark.parametrize("cut", range(CUTS + 1))
+    @pytest.mark.parametrize("limit", LIMITS)
+    def test_the_same_samples_are_past_them(self, open_as: Open, limit: str, cut: int) -> None:
+        options = {"limits": LIMITS[limit], "on_error": "skip", "batch_size": 36}
+        here, there = (
+            make(open_as("local"), **options),
+            make(open_as("remote"), **options, offload=hw.Offload(cut)),
+        )
+        wanted = epoch_of(here)
+        assert 0 < len(wanted) < 36
+        assert epoch_of(there) == wanted
+        assert there.stats().errors == here.stats().errors
+        assert there.stats().skipped == here.stats().skipped == 36 - len(wanted)
 
 
 class TestResume:

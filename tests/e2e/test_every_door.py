@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
@@ -168,11 +169,21 @@ def expect_refusal(castle: Castle, door: str, caller: Caller) -> Exception:
     return error
 
 
+def methods_of_flight() -> set[str]:
+    """All that the library answers to, as pyarrow would spell them; pyarrow itself does not know them all."""
+    (library,) = [
+        found for folder in pa.get_library_dirs() for found in Path(folder).glob("libarrow_flight.so*")
+    ]
+    found = re.findall(rb"/arrow\.flight\.protocol\.FlightService/(\w+)", library.read_bytes())
+    return {re.sub(r"(?<!^)(?=[A-Z])", "_", name.decode()).lower() for name in found}
+
+
 def test_every_door_is_known() -> None:
     tried = {name.partition(" ")[0] for name in CALLS}
-    assert tried == {name.lower() for name in dir(flight.FlightMethod) if name.isupper()} - {"invalid"}
+    assert tried == methods_of_flight()
+    assert tried >= {name.lower() for name in dir(flight.FlightMethod) if name.isupper()} - {"invalid"}
     served = {name for name in dir(flight.FlightServerBase) if not name.startswith("_")} - NOT_CALLS
-    assert served == tried - {"handshake"}
+    assert served == tried - {"handshake", "poll_flight_info"}
     assert served <= set(vars(Service)), "a method that the service leaves to Flight asks no guard"
     assert set(SCOPE_OF_ACTION) == set(BODIES) == set(ACTIONS)
     assert SCOPE_OF_ACTION == {
@@ -224,7 +235,7 @@ def test_a_lesser_token_opens_nothing_more(castle: Castle, caller: str, door: st
 @pytest.mark.parametrize("caller", UNKNOWN)
 def test_no_door_opens_without_a_token_that_is_good(castle: Castle, caller: str, door: str) -> None:
     error = expect_refusal(castle, door, UNKNOWN[caller])
-    if door in ("get_schema", "handshake"):  # Flight refuses these before anybody asks for a token
+    if door in ("get_schema", "handshake", "poll_flight_info"):  # refused before anybody asks for a token
         assert re.search(WALL, text_of(error))
         return
     assert re.search(UNKNOWN[caller].told, text_of(error))

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headwater.cli import bench, demo, doctor, ls, serve, top
+from headwater.cli import bench, demo, doctor, ls, release, serve, top
 from headwater.cli.printing import print_json
 from headwater.errors import HeadwaterError
 
@@ -33,6 +33,7 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("top")(top.top)
+app.command("release")(release.release)
 app.add_typer(bench.app, name="bench")
 
 

@@ -34,7 +34,10 @@ def serve(
         Path | None, typer.Option(help="Clients need a certificate that this one signed.")
     ] = None,
     plaintext: Annotated[
-        bool, typer.Option("--plaintext", help="Do without TLS, on a closed network.")
+        bool,
+        typer.Option(
+            "--plaintext", help="Beyond loopback too, do without TLS or without tokens: on a closed network."
+        ),
     ] = False,
     audit_log: Annotated[Path | None, typer.Option(help="Who read and did what, as JSON lines.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags win over it.")] = None,

@@ -23,7 +23,7 @@ from headwater.store.client.link import Link
 _DEADLINE_SECONDS = 3.0
 
 Status = Mapping[str, Any]
-"""What a store says of itself: version, uptime_seconds, status, datasets, metrics, budget."""
+"""What a store says of itself: version, uptime_seconds, status, datasets, quarantined, metrics, budget."""
 Row = tuple[str, str, str]
 """What, how much of it per second or now, and how much since the store began."""
 

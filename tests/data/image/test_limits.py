@@ -55,3 +55,13 @@ def test_400_megapixels_in_a_kilobyte_are_refused() -> None:
 def test_a_limit_that_lets_nothing_through_is_wrong_use(name: str) -> None:
     with pytest.raises(WrongUse, match=name):
         Limits(**{name: 0})
+
+
+def test_the_tighter_of_both() -> None:
+    one, other = Limits(bytes=10, pixels=20, scans=3, seconds=4.0), Limits(bytes=20, pixels=10, scans=3)
+    assert one.within(other) == other.within(one) == Limits(bytes=10, pixels=10, scans=3, seconds=4.0)
+
+
+def test_no_number_is_no_limit() -> None:
+    with pytest.raises(WrongUse, match="seconds=nan"):
+        Limits(seconds=float("nan"))

@@ -72,6 +72,33 @@ def test_one_client_holds_half_while_others_are_there() -> None:
     assert third.admitted
 
 
+def test_one_caller_has_half_of_the_slots_while_others_are_there() -> None:
+    gate = Admission(4, 100, halve_slots=True)
+    long = [ask(gate, "long", 1) for _ in range(4)]
+    assert all(claim.admitted for claim in long)  # it was alone
+    short = [ask(gate, "short", 1) for _ in range(2)]
+    more = ask(gate, "long", 1)
+    gate.leave_slot(long[0])
+    gate.leave_slot(long[1])
+    assert all(claim.admitted for claim in short)
+    gate.leave_slot(short[0])
+    assert not more.admitted  # the slot waits for the one who has fewer
+    assert ask(gate, "short", 1).admitted
+    gate.leave_slot(long[2])
+    assert more.admitted
+
+
+def test_one_client_has_half_of_the_slots_of_its_caller() -> None:
+    gate = Admission(4, 100, halve_slots=True)
+    one = [ask_as(gate, "a", "one", 1) for _ in range(2)]
+    two = ask_as(gate, "a", "two", 1)
+    more = ask_as(gate, "a", "one", 1)
+    assert two.admitted
+    assert not more.admitted
+    gate.leave_slot(one[0])
+    assert more.admitted
+
+
 def test_one_client_alone_may_hold_everything() -> None:
     gate = Admission(10, 100)
     claims = [ask(gate, "a", 25) for _ in range(4)]
@@ -96,6 +123,14 @@ def test_invented_names_hold_no_more_memory() -> None:
     assert not gate.grow(next(claim for claim in greedy if claim.admitted), 1)
     assert all(ask(gate, "honest", 10).admitted for _ in range(3))
     gate.leave(other)
+
+
+def test_invented_names_have_no_more_slots() -> None:
+    gate = Admission(8, 80, halve_slots=True)
+    ask(gate, "honest", 1)
+    greedy = [ask_as(gate, "greedy", f"name {number}", 1) for number in range(8)]
+    assert sum(claim.slot for claim in greedy) == 4
+    assert all(ask(gate, "honest", 1).slot for _ in range(3))
 
 
 def test_invented_names_get_no_more_turns() -> None:
@@ -198,7 +233,7 @@ class Traffic(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = Admission(3, 100)
+        self.gate = Admission(3, 100, halve_slots=True)
         self.claims: list[Claim] = []
 
     @rule(
@@ -244,12 +279,14 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_without_a_reason(self) -> None:
-        """With a slot free, one of those who wait lacks memory: the free, its caller's, or its client's."""
+        """With a slot free, one of those who wait lacks memory, the free or its own, or has slots already."""
         waiting = [claim for claim in self.claims if not claim.admitted]
         if waiting and self.gate.active < 3:
-            assert self.gate.held > 0
+            assert self.gate.held > 0 or self.gate.active > 0
             assert any(
-                self.gate.held + claim.memory > 100 or self.held_by(claim.caller) + claim.memory > 25
+                self.gate.held + claim.memory > 100
+                or self.held_by(claim.caller) + claim.memory > 25
+                or any(each.slot for each in self.claims if each.caller == claim.caller)
                 for claim in waiting
             )
 

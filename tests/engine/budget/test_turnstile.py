@@ -56,6 +56,28 @@ def test_a_turn_gives_back_what_it_holds(turnstile: Turnstile) -> None:
         assert not turn.grow(1)
 
 
+def test_in_a_further_queue_it_is_the_same_client_with_the_same_priority() -> None:
+    first, further = Turnstile(2, 100), Turnstile(1, 100)
+    order: list[str] = []
+
+    def work(priority: str) -> None:
+        with (
+            first.enter("a", "c", priority=priority, memory=1, patience=0, gone=here) as turn,
+            turn.enter(further, memory=70, patience=ENOUGH, gone=here) as inner,
+        ):
+            assert (inner._claim.caller, inner._claim.client, inner.memory) == ("a", "c", 70)
+            order.append(priority)
+
+    threads = [threading.Thread(target=work, args=(priority,)) for priority in ("read", "predict")]
+    with further.enter("gate", memory=1, patience=0, gone=here):
+        for number, thread in enumerate(threads):
+            thread.start()
+            until(lambda number=number: further.waiting == number + 1)  # type: ignore[misc]
+    run_all(threads)
+    assert order == ["predict", "read"]
+    assert (first.held, further.held) == (0, 0)
+
+
 def test_a_caller_that_raises_keeps_nothing(turnstile: Turnstile) -> None:
     with pytest.raises(KeyError), turnstile.enter("a", memory=40, patience=0, gone=here):
         raise KeyError

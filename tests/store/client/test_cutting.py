@@ -45,6 +45,7 @@ WELCOME = Welcome(
     datasets={},
     request_bytes=1 << 26,
     request_samples=16_384,
+    limits=True,
 )
 
 
@@ -202,7 +203,15 @@ def test_a_lie_is_noticed(lie: Lie) -> None:
 
 def test_the_caps_of_the_trainer_hold() -> None:
     assert "impossible size" in cutting(3, limits=Limits(pixels=399)).open(honest(3), WANTED)[2]
-    assert cutting(3, limits=Limits(pixels=400)).open(honest(3), WANTED)[2] == ""
+    most = max((50 + 3 * number) * (70 - 2 * number) for number in range(6))
+    assert "past limits.pixels" in cutting(3, limits=Limits(pixels=most - 1)).open(honest(3), WANTED)[2]
+    assert cutting(3, limits=Limits(pixels=most)).open(honest(3), WANTED)[2] == ""
+
+
+def test_the_store_is_told_the_caps() -> None:
+    limits = Limits(pixels=4000, scans=3)
+    asked = cutting(3, limits=limits).apply(ReadRequest("photos", "v", "c", b""), 1)
+    assert messages.decode_request(messages.encode(asked)).limits == limits
 
 
 def test_another_seed_or_epoch_is_noticed() -> None:
@@ -221,6 +230,11 @@ class TestAgreement:
 
     def test_a_codec_that_the_store_lacks_is_done_without(self) -> None:
         assert self.of(Offload(2, "zstd"), codecs=["none"]).codec == "none"
+
+    def test_a_store_that_does_not_mind_limits_gives_files(self) -> None:
+        with pytest.warns(UserWarning, match="stor-w is too old to mind a loader's limits"):
+            found = Cutting.of(CHAIN, Offload(2), msgspec.structs.replace(WELCOME, limits=False), "stor-w")
+        assert found.cut == 0
 
     def test_a_codec_that_nobody_has(self) -> None:
         with pytest.raises(WrongUse, match="codec 'jpeg'"):

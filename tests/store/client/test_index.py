@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from headwater.data.index import Index
-from headwater.errors import DatasetError
+from headwater.errors import DatasetError, StoreLost
 from headwater.store.client.index import open_index
 from headwater.store.client.link import Link
+from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import pages
-from headwater.store.wire.messages import DatasetFacts, IndexRequest, Request
+from headwater.store.wire.messages import DatasetFacts, IndexRequest, Request, Welcome
 from understudy import Understudy, be_gone, playing
 
 INDEX = Index.build(
@@ -77,6 +78,29 @@ def test_it_is_fetched_once(server: Understudy, replicas: Replicas, cache: Path)
     server.usual = be_gone
     assert_same(fetch(replicas))
     assert not server.asked
+
+
+def test_a_loss_names_store_dataset_and_position(server: Understudy, cache: Path) -> None:
+    replicas = Replicas([server.connect(Link(deadline_seconds=5, give_up_seconds=0.2))])
+    server.script.append(send_page)
+    server.usual = be_gone
+    with pytest.raises(StoreLost, match=r"'photos', position 7, fetching the index\); check") as caught:
+        fetch(replicas)
+    found = caught.value
+    assert (found.store, found.dataset, found.position) == (replicas.names, "photos", 7)
+    replicas.close()
+
+
+def test_a_loss_of_blocks_does_too(server: Understudy) -> None:
+    replicas = Replicas([server.connect(Link(deadline_seconds=5, give_up_seconds=0.2))])
+    facts = msgspec.structs.replace(FACTS, blocks=True)
+    welcome = Welcome(1, "0.1", {}, {}, [], {"photos": facts}, 1 << 20, 100)
+    store = RemoteStore(replicas, Remote("photos", facts, welcome, INDEX))
+    server.usual = be_gone
+    with pytest.raises(StoreLost, match=r"'photos', position 0, fetching the blocks\); check") as caught:
+        store.blocks()
+    assert (caught.value.store, caught.value.dataset, caught.value.position) == (replicas.names, "photos", 0)
+    store.close()
 
 
 def test_another_content_is_another_file(server: Understudy, replicas: Replicas, cache: Path) -> None:

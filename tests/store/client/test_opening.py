@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+import pyarrow.flight as flight
 import pytest
 
 import headwater as hw
+from headwater import transforms as T
+from headwater.cli.proxy import Proxy
 from headwater.data.index import Index
+from headwater.data.pipeline import library_versions
+from headwater.engine.chain import Chain
 from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
 from headwater.store.client.address import Secret
 from headwater.store.client.link import Link
@@ -19,8 +29,10 @@ from headwater.store.client.opening import greet, open_stores
 from headwater.store.client.remote import RemoteStore
 from headwater.store.client.status import status
 from headwater.store.wire import messages, pages, payloads
+from headwater.store.wire.catalogue import digests
 from headwater.store.wire.messages import PROTOCOLS, DatasetFacts, Hello, IndexRequest, Request, Welcome
 from headwater.store.wire.payloads import Parcel
+from stores import make_certificates
 from understudy import Understudy, complain, playing
 
 LINK = Link(deadline_seconds=3.0, give_up_seconds=3.0)
@@ -35,7 +47,8 @@ def welcome(datasets: dict[str, Index], **changes: Any) -> Welcome:
         name: DatasetFacts(len(index), int(index.sizes.sum()), index.version, pages.content_of(index))
         for name, index in datasets.items()
     }
-    said = Welcome(1, "0.1", {"decode": "d", "flip": "f"}, {}, ["none", "zstd"], facts, 1 << 20, 100)
+    libraries, codecs = library_versions(), ["none", "zstd"]
+    said = Welcome(1, "0.1", digests(), libraries, codecs, facts, 1 << 20, 100, limits=True)
     return msgspec.structs.replace(said, **changes)
 
 
@@ -64,6 +77,35 @@ def play() -> Iterator[Play]:
 
 def open_(*uris: str) -> Any:
     return open_stores(uris, Secret(None, {}), LINK, progress=False)
+
+
+class TestAgreement:
+    OTHERS: ClassVar = {**digests(), "resize": "other"}
+
+    def test_a_difference_is_said_when_a_dataset_is_opened_and_once(self, play: Play) -> None:
+        assert "torch" in sys.modules, "it would be said later"
+        server = play({"photos": make_index("a")}, catalogue=self.OTHERS)
+        with pytest.warns(UserWarning, match=r"this trainer differ in resize \(its bytes differ") as said:
+            opened = [open_(server.uri) for _ in range(2)]
+        assert len(said) == 1
+        chain = Chain(T.Compose([T.RandomResizedCrop(20)]).samplewise)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            reader = opened[0].reader(chain, hw.Offload(3))
+        assert reader.cutting.cut == 2
+        for store in opened:
+            store.close()
+
+    def test_torch_is_not_loaded_for_it(self, play: Play, tmp_path: Path) -> None:
+        server = play({"photos": make_index("a")}, catalogue=self.OTHERS)
+        program = (
+            "import sys, headwater as hw\n"
+            f"hw.open('{server.uri}', progress=False).close()\n"
+            "sys.exit('torch was loaded' if 'torch' in sys.modules else 0)"
+        )
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "HEADWATER_CACHE": str(tmp_path)}
+        subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, env=environment)
 
 
 class TestProtocol:
@@ -106,6 +148,28 @@ class TestProtocol:
             open_stores([uri], Secret(None, {}), link)
         with pytest.raises(Unreachable):
             status(uri, link=link)
+
+    def test_a_certificate_that_is_not_trusted_is_not_waited_for(self, tmp_path: Path) -> None:
+        certificates = make_certificates(tmp_path)
+        pair = certificates.cert.read_bytes(), certificates.key.read_bytes()
+        server = flight.FlightServerBase("grpc+tls://127.0.0.1:0", tls_certificates=[pair])
+        for ca in (None, certificates.other_ca):
+            link = Link(ca=ca, deadline_seconds=5.0)
+            with (
+                Proxy(("127.0.0.1", server.port)) as proxy,
+                pytest.raises(Unreachable, match=r"is not trusted: .*Link\(ca=\.\.\.\) or --ca"),
+            ):
+                open_stores([f"grpc+tls://127.0.0.1:{proxy.port}"], Secret(None, {}), link)
+            assert proxy.connections < 5, "until the deadline there would be some twenty"
+        server.shutdown()
+
+    def test_nobody_there_with_tls(self, play: Play) -> None:
+        """No certificate was seen, so it may be that the store is just starting."""
+        server = play({"photos": make_index("a")})
+        uri = server.uri.replace("grpc:", "grpc+tls:")
+        server.shutdown()
+        with pytest.raises(Unreachable, match=r"does not answer.*is the store running.*Link\(ca=\.\.\.\)"):
+            open_stores([uri], Secret(None, {}), Link(deadline_seconds=0.5))
 
     def test_an_altered_greeting_is_asked_for_again(self, play: Play) -> None:
         server = play({"photos": make_index("a")})
@@ -166,11 +230,12 @@ class TestReplicas:
         index = make_index("a")
         servers = [
             play({"photos": index}, request_bytes=500, codecs=["zstd", "none", "x"]),
-            play({"photos": index}, catalogue={"decode": "d", "flip": "other"}, request_samples=7),
+            play({"photos": index}, catalogue={**digests(), "pad": "other"}, request_samples=7),
         ]
-        store = open_(*(server.uri for server in servers))
+        with pytest.warns(UserWarning, match=r"differ in pad \(the store has no pad\)"):
+            store = open_(*(server.uri for server in servers))
         known = store.known.welcome
-        assert known.catalogue == {"decode": "d"}
+        assert known.catalogue == {name: digest for name, digest in digests().items() if name != "pad"}
         assert sorted(known.codecs) == ["none", "zstd"]
         assert (known.request_bytes, known.request_samples) == (500, 7)
         store.close()

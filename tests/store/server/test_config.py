@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headwater.data.image import Limits
 from headwater.engine.budget import Budget
+from headwater.engine.crew import available_cores
 from headwater.errors import WrongUse
 from headwater.store.server.config import (
     DatasetConfig,
@@ -113,7 +114,19 @@ def test_what_is_shown_is_read_back_from_anywhere(tmp_path: Path, elsewhere: Pat
 def test_defaults_are_shown_and_read_back(tmp_path: Path) -> None:
     text = show(ServeConfig())
     assert load(write(tmp_path, text), {}) == ServeConfig() == load(None, {})
-    assert text.startswith("# not set: http, cores, requests, request_bytes, token_file,")
+    assert "\n# not set: http, token_file," in text
+
+
+def test_what_follows_from_other_settings_is_shown_as_it_will_be() -> None:
+    text = show(ServeConfig(memory=100 << 20))
+    cores = available_cores()
+    assert text.splitlines()[:3] == [
+        f"# cores = {cores} (from the machine)",
+        f"# requests = {2 * cores + 2} (from cores)",
+        f"# request_bytes = {25 << 20} (from memory)",
+    ]
+    assert "# requests = 5 (from cores)" not in show(ServeConfig(requests=5))
+    assert "# requests = 8 (from cores)" in show(ServeConfig(cores=2.5))
 
 
 @given(

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -117,6 +118,16 @@ class TestEnd:
         host, _, port = address.removeprefix("grpc://").partition(":")
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((host, int(port)), 2)
+
+    def test_who_reads_the_metrics_is_noted(self, photo_folder: Path, tmp_path: Path) -> None:
+        audit = tmp_path / "audit.jsonl"
+        with Daemon(config(photo_folder, audit_log=audit, http="127.0.0.1:0")) as daemon:
+            for _ in range(2):
+                with urllib.request.urlopen(f"{daemon.serving.http}/metrics", timeout=10) as page:
+                    assert b"headwater_requests_total" in page.read()
+        lines = [msgspec.json.decode(line) for line in audit.read_bytes().splitlines()]
+        (noted,) = [line for line in lines if line["action"] == "metrics"]
+        assert (noted["requests"], noted["caller"], noted["outcome"]) == (2, "anonymous", "ok")
 
     def test_lines_that_the_audit_log_lost_are_counted_once(self, photo_folder: Path, tmp_path: Path) -> None:
         with Daemon(config(photo_folder, audit_log=tmp_path / "audit.jsonl")) as daemon:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from datasets import Photo, write_parquet
 from headwater import errors
 from headwater.data.image import Limits
 from headwater.data.sources import SourceOptions, open_source
@@ -133,6 +136,7 @@ def test_more_bytes_than_the_store_answers_at_once(photo_folder: Path) -> None:
     assert sizes[large] > 2000
     found = answer(desk, ask(desk, [large]))
     assert complaint(found, 0).kind == "SampleTooLarge"
+    assert "raise request_bytes there" in complaint(found, 0).text
     assert found.bytes == 0
 
 
@@ -144,6 +148,7 @@ def test_a_file_past_the_cap_fails_alone_and_is_not_read(photo_folder: Path) -> 
     found = answer(desk, ask(desk, np.arange(36)))
     assert set(found.errors) == set(np.flatnonzero(sizes > cap).tolist())
     assert {complaint(found, place).kind for place in found.errors} == {"SampleTooLarge"}
+    assert all("raise bytes of [limits] there" in complaint(found, place).text for place in found.errors)
     for place in np.flatnonzero(sizes <= cap).tolist():
         assert bytes(found.payloads[place]) == files(whole, [place])[0]
 
@@ -181,6 +186,93 @@ def test_who_has_gone_does_not_wait(photo_folder: Path) -> None:
     with desk.turnstile.enter("other", memory=1, patience=0, gone=lambda: False), pytest.raises(Gone):
         answer(desk, ask(desk, [1]), gone=True)
     assert len(answer(desk, ask(desk, [1])).ids) == 1
+
+
+class TestUnevenRows:
+    """Parquet: the index knows only the mean of a row group, so what a row has is seen when it was read."""
+
+    SMALL, LARGE = 1000, 100_000
+
+    def desk(self, folder: Path, large: list[int], **budget: Any) -> Desk:
+        lengths = [self.LARGE if place in large else self.SMALL for place in range(40)]
+        rows = [Photo(0, f"{place:04d}", "jpg", bytes([place]) * n) for place, n in enumerate(lengths)]
+        write_parquet(folder / "train.parquet", rows, rows_per_group=40)
+        return make_desk(folder, Budget(**({"cores": 1} | budget)))
+
+    def test_one_past_the_cap_fails_alone(self, tmp_path: Path) -> None:
+        desk = self.desk(tmp_path, [7], request_bytes=50_000)
+        assert desk.datasets["photos"].index.sizes.max() < 50_000  # no index tells of it
+        found = answer(desk, ask(desk, [5, 7, 9]))
+        assert list(found.errors) == [1]
+        assert complaint(found, 1).kind == "SampleTooLarge"
+        assert not complaint(found, 1).retry
+        assert [len(each) for each in found.payloads] == [1000, 0, 1000]
+        assert desk.turnstile.held == 0
+
+    def test_what_does_not_fit_into_a_reply_is_to_be_asked_for_again(self, tmp_path: Path) -> None:
+        desk = self.desk(tmp_path, [3, 5, 6], request_bytes=150_000)
+        found = answer(desk, ask(desk, [3, 4, 5, 6, 7]))
+        assert [len(each) for each in found.payloads] == [100_000, 1000, 0, 0, 0]
+        assert {(complaint(found, place).kind, complaint(found, place).retry) for place in found.errors} == {
+            ("Busy", True)
+        }
+        assert [len(each) for each in answer(desk, ask(desk, [5, 6, 7])).payloads] == [100_000, 0, 0]
+        samples = desk.ledger.snapshot()["headwater_samples_total"]
+        assert isinstance(samples, dict)
+        assert (samples["raw"], samples["failed"]) == (3, 0)
+
+    def test_it_holds_what_it_read(self, tmp_path: Path) -> None:
+        desk = self.desk(tmp_path, [3])
+        reading = desk.read(ask(desk, [3, 4]), "somebody", lambda: False)
+        next(reading)
+        assert desk.turnstile.held == 101_000
+        reading.close()  # type: ignore[attr-defined]
+        assert desk.turnstile.held == 0
+
+    def test_without_memory_it_waits_for_its_turn_again(self, tmp_path: Path) -> None:
+        desk = self.desk(tmp_path, [3], memory=120_000, request_bytes=110_000)
+        other = desk.turnstile.enter("other", memory=50_000, patience=0, gone=lambda: False)
+        asked, gone = threading.Event(), [False]
+
+        def is_gone() -> bool:
+            """Asked whenever it has to wait."""
+            if desk.turnstile.waiting:
+                assert desk.turnstile.held == 50_000  # what was read was let go
+                asked.set()
+            return gone[0]
+
+        def read() -> int:
+            (batch,) = desk.read(ask(desk, [3]), "somebody", is_gone)
+            return int(batch.nbytes)
+
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            assert asked.wait(30)
+            other.leave()
+            assert reading.result(30) > self.LARGE
+        assert (desk.turnstile.held, desk.turnstile.active) == (0, 0)
+
+
+class TestPages:
+    """What is no sample is held to the same cores."""
+
+    def page(self) -> tuple[pa.RecordBatch, bytes]:
+        return pa.record_batch({"start": np.arange(1000)}), b"digest"
+
+    def test_none_is_made_while_cores_are_owed(self, desk: Desk) -> None:
+        desk.pacing._cores.spent(100.0)
+        with pytest.raises(Gone, match="cores"):  # nobody waits ten seconds for it
+            next(desk.send(self.page, ("somebody", "c"), size=10, gone=lambda: True))
+
+    def test_what_it_waited_for_is_counted(self, desk: Desk) -> None:
+        desk.pacing._cores.spent(1.2)  # 0.2 s of debt for two cores
+        sending = desk.send(self.page, ("somebody", "c"), size=10, gone=lambda: False)
+        assert next(sending)[1] == b"digest"
+        assert (desk.turnstile.held, desk.turnstile.active) == (8000, 0)
+        sending.close()  # type: ignore[attr-defined]
+        stalls = desk.ledger.snapshot()["headwater_stall_seconds_total"]
+        assert isinstance(stalls, dict)
+        assert stalls["cores"] > 0.02
 
 
 def test_errors_as_they_are_sent() -> None:

@@ -163,3 +163,44 @@ def test_callers_begin_in_fair_order(pacing: Pacing, turnstile: Turnstile) -> No
     for thread in threads:
         thread.join(ENOUGH)
     assert order[:8].count("modest") >= 3
+
+
+def test_a_prediction_overtakes_reads_in_the_line(pacing: Pacing) -> None:
+    order: list[str] = []
+
+    def work(priority: str) -> None:
+        asked = Wish("a", "c", 10_000, here, priority)
+        with pacing.begin(asked, Turnstile(1, 1 << 20), patience=ENOUGH):
+            order.append(priority)
+
+    with pacing._line.enter("gate", memory=1, patience=0, gone=here):
+        threads = _start_in_order(work, ["relabel", "read", "read", "predict"], lambda: pacing.waiting)
+    for thread in threads:
+        thread.join(ENOUGH)
+    assert order == ["predict", "read", "read", "relabel"]
+
+
+def test_and_in_the_turnstile(pacing: Pacing, turnstile: Turnstile) -> None:
+    order: list[str] = []
+
+    def work(priority: str) -> None:
+        with pacing.begin(Wish("a", "c", 600, here, priority), turnstile, patience=ENOUGH):
+            order.append(priority)
+
+    with turnstile.enter("slow", memory=1000, patience=0, gone=here):
+        threads = _start_in_order(work, ["read", "predict"], lambda: turnstile.waiting)
+    for thread in threads:
+        thread.join(ENOUGH)
+    assert order == ["predict", "read"]
+
+
+def _start_in_order(
+    work: Callable[[str], None], names: list[str], waiting: Callable[[], int]
+) -> list[threading.Thread]:
+    """Each begins to wait before the next one starts."""
+    threads = []
+    for number, name in enumerate(names):
+        threads.append(threading.Thread(target=work, args=(name,)))
+        threads[-1].start()
+        until(lambda number=number: waiting() == number + 1)  # type: ignore[misc]
+    return threads

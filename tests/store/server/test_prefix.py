@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +14,17 @@ import pytest
 
 from headwater import transforms as T
 from headwater.data import codecs
-from headwater.data.image import Limits
+from headwater.data.image import Limits, read_header
 from headwater.data.pipeline import Pipeline
 from headwater.engine.budget import Cores, Gone, Turn, Turnstile
 from headwater.engine.chain import Chain
-from headwater.errors import SampleCorrupt, WrongUse
+from headwater.errors import SampleTooLarge, WrongUse
 from headwater.store.server.ledger import Ledger
-from headwater.store.server.prefix import Made, Prefix
+from headwater.store.server.prefix import Made, Prefix, _avoided
 from headwater.store.server.workers import Workers, _digest
 from headwater.store.wire.catalogue import combined, digests
 from headwater.store.wire.messages import ReadRequest
-from headwater.store.wire.payloads import Parcel
+from headwater.store.wire.payloads import FACTS
 from pictures import jpeg, photo
 
 PIPELINE = T.Compose([T.RandomCrop(24), T.RandomHorizontalFlip()]).samplewise  # needs no torch
@@ -117,7 +119,6 @@ def test_every_cut_and_codec(cut: int, codec: str, prefix: Prefix, turn: Turn) -
     made = run(prefix, request(cut, names=[codec]), turn)
     for place in range(20):
         assert_cut(made, place, cut, codec)
-    assert not made.failed
 
 
 def test_each_sample_has_its_own(prefix: Prefix, turn: Turn) -> None:
@@ -142,13 +143,10 @@ class TestPushBack:
         made = run(self.exhausted(workers, ledger), request(2), turn)
         for place in range(20):
             assert_raw(made, place)
-        assert not made.failed
 
     def test_and_it_is_said_and_counted(self, workers: Workers, ledger: Ledger, turn: Turn) -> None:
         prefix, asked = self.exhausted(workers, ledger), request([2] * 12 + [0] * 8)
-        made = run(prefix, asked, turn)
-        sizes = np.array([len(file) for file in FILES])
-        prefix.count(Parcel(IDS, made.payloads, {}, None, made.facts, made.drawn), asked, sizes, sizes)
+        prefix.count(run(prefix, asked, turn), asked, FILES)
         counted = ledger.snapshot()["headwater_samples_total"]
         assert isinstance(counted, dict)
         assert (counted["pushed_back"], counted["raw"], counted["cut"]) == (12, 8, 0)
@@ -184,6 +182,37 @@ class TestPushBack:
             assert_raw(made, place)
 
 
+def test_workers_are_shared_between_callers_and_not_between_requests(
+    prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three requests of one caller wait before one of another, each for two chunks; that one is not last."""
+    monkeypatch.setattr("headwater.store.server.prefix.BORROW_SECONDS", 30.0)
+    over: list[str] = []
+
+    def work(caller: str) -> None:
+        with Turnstile(1, 1 << 30).enter(caller, memory=1, patience=0, gone=lambda: False) as turn:
+            assert run(prefix, request(2), turn).facts["done"].tolist() == [2] * 20
+        over.append(caller)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("greedy",) * 3 + ("modest",)]
+    with ExitStack() as gate:
+        for name in ("one", "two"):  # the places in the line: for one worker, and one more
+            gate.enter_context(prefix._line.enter(name, memory=1, patience=0, gone=lambda: False))
+        for number, thread in enumerate(threads):
+            thread.start()
+            _until(lambda number=number: prefix._line.waiting == number + 1)  # type: ignore[misc]
+    for thread in threads:
+        thread.join(30)
+    assert (len(over), over[0]) == (4, "modest")
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline, "never happened"
+        time.sleep(0.0005)
+
+
 def test_nothing_is_made_for_who_hung_up(prefix: Prefix, turn: Turn) -> None:
     answers = iter([False, True])
     with pytest.raises(Gone):
@@ -196,15 +225,53 @@ def test_what_is_counted(prefix: Prefix, ledger: Ledger, turn: Turn) -> None:
     made = run(prefix, asked, turn)
     lengths = np.array([len(payload) for payload in made.payloads])
     sizes = np.array([len(file) for file in FILES])
-    prefix.count(Parcel(IDS, made.payloads, {}, None, made.facts, made.drawn), asked, lengths, sizes)
+    prefix.count(made, asked, FILES)
     counted: Any = ledger.snapshot()
-    pixels = 24 * 24 * 3
     assert counted["headwater_samples_total"]["cut"] == 10
     assert counted["headwater_samples_total"]["raw"] == 10
     assert counted["headwater_bytes_sent_total"]["zstd"] == lengths[:10].sum()
     assert counted["headwater_bytes_sent_total"]["raw"] == sizes[10:].sum()
-    assert counted["headwater_bytes_avoided_total"]["cut"] == max(0, sizes[:10].sum() - 10 * pixels)
-    assert counted["headwater_bytes_avoided_total"]["codec"] == 10 * pixels - lengths[:10].sum()
+    avoided = counted["headwater_bytes_avoided_total"]
+    assert avoided["cut"] > 0
+    assert avoided["codec"] > 0
+    assert sizes[:10].sum() == lengths[:10].sum() + sum(avoided.values())
+
+
+def facts_of(*pixels: int) -> Any:
+    facts = np.zeros(len(pixels), FACTS)
+    facts["done"] = facts["width"] = facts["channels"] = 1
+    facts["height"] = pixels
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("file", "pixels", "sent", "by_cut", "by_codec"),
+    [
+        (100, 60, 60, 40, 0),
+        (100, 60, 50, 40, 10),
+        (100, 300, 80, 0, 20),  # the codec made up for the cut
+        (100, 60, 70, 30, 0),  # and here it took some of it back
+        (100, 300, 150, 0, 0),
+        (100, 300, 300, 0, 0),
+    ],
+)
+def test_what_was_avoided_is_what_did_not_cross_of_the_file(
+    file: int, pixels: int, sent: int, by_cut: int, by_codec: int
+) -> None:
+    found = _avoided(facts_of(pixels), np.array([sent]), np.array([file]))
+    assert found == {"cut": by_cut, "codec": by_codec}
+    grown = np.array([900, sent]), np.array([100, file])  # a sample that grows hides no other's
+    assert _avoided(facts_of(800, pixels), *grown) == found
+
+
+def test_nothing_was_avoided_where_more_than_the_file_crossed(
+    prefix: Prefix, ledger: Ledger, turn: Turn
+) -> None:
+    asked = request(1, names=["zstd"])
+    made = run(prefix, asked, turn)
+    assert all(len(payload) > len(file) for payload, file in zip(made.payloads, FILES, strict=True))
+    prefix.count(made, asked, FILES)
+    assert ledger.snapshot()["headwater_bytes_avoided_total"] == {"cut": 0, "codec": 0}
 
 
 def test_a_step_that_is_not_exact_stays_with_all_after_it(prefix: Prefix, turn: Turn) -> None:
@@ -222,6 +289,17 @@ class TestAnotherStore:
             made = run(prefix, request(3, digest=digest), turn)
             for place in range(20):
                 assert_raw(made, place)
+
+    def test_each_difference_is_in_the_log_once(
+        self, prefix: Prefix, turn: Turn, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for digest in ("one", "two", "one", "two", *map(str, range(1000))):
+            run(prefix, request(3, digest=digest), turn)
+        run(prefix, request(3), turn)
+        said = [line for line in caplog.messages if "makes other bytes of decode, random_box" in line]
+        assert [line.count("'one'") for line in said[:3]] == [1, 0, 0]
+        assert "'two'" in said[1]
+        assert len(said) == 256, "a client cannot fill the log with digests that it invents"
 
     def test_steps_before_one_that_it_lacks_are_run(self, ledger: Ledger, turn: Turn) -> None:
         fewer = Workers(1, limits=Limits(), arena_bytes=16 << 20)
@@ -267,6 +345,24 @@ def test_codecs_that_cannot_be(change: dict[str, Any], text: str, prefix: Prefix
         run(prefix, request(2, **change), turn)
 
 
+@pytest.mark.parametrize("limits", [Limits(pixels=40 * 90 - 1), Limits(bytes=len(FILES[0]) - 1)], ids=str)
+def test_what_is_past_the_limits_of_a_request_goes_out_as_it_is(
+    limits: Limits, prefix: Prefix, turn: Turn
+) -> None:
+    made = run(prefix, request(3, limits=limits), turn)
+    past = [_is_past(file, limits) for file in FILES]
+    assert sum(past) > 0
+    assert made.facts["done"].tolist() == [0 if each else 3 for each in past]
+
+
+def _is_past(file: bytes, limits: Limits) -> bool:
+    try:
+        read_header(file, limits)
+    except SampleTooLarge:
+        return True
+    return False
+
+
 def test_a_damaged_file_goes_out_as_it_is(prefix: Prefix, turn: Turn) -> None:
     """The trainer finds what is wrong with it, and names the sample as it would with local data."""
     files: list[Any] = list(FILES)
@@ -274,19 +370,21 @@ def test_a_damaged_file_goes_out_as_it_is(prefix: Prefix, turn: Turn) -> None:
     made = run(prefix, request(3), turn, files)
     assert (made.payloads[3], made.payloads[8]) == (files[3], None)
     assert made.facts["done"].tolist() == [0 if place in (3, 8) else 3 for place in range(20)]
-    assert not made.failed
 
 
-def test_a_quarantined_sample_fails_and_its_file_does_not_go_out(
-    prefix: Prefix, workers: Workers, turn: Turn
+def test_a_quarantined_sample_goes_out_as_it_is(
+    prefix: Prefix, workers: Workers, ledger: Ledger, turn: Turn
 ) -> None:
+    """At the trainer it does what it would do with local data."""
     workers._quarantine[int(IDS[4])] = _digest(np.frombuffer(FILES[4], np.uint8))
     try:
         made = run(prefix, request(3), turn)
     finally:
         workers.release()
-    assert list(made.failed) == [4]
-    assert isinstance(made.failed[4], SampleCorrupt)
-    assert made.payloads[4] is None
+    assert_raw(made, 4)
     assert_cut(made, 5, 3)
+    prefix.count(made, request(3), FILES)
+    counted = ledger.snapshot()["headwater_samples_total"]
+    assert isinstance(counted, dict)
+    assert (counted["quarantined"], counted["pushed_back"], counted["cut"]) == (1, 0, 19)
     assert_cut(run(prefix, request(3), turn), 4, 3)

@@ -23,9 +23,9 @@ from headwater.store.client.status import status
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.guard import FAILURES
 from headwater.store.wire import messages
-from headwater.store.wire.messages import Request
+from headwater.store.wire.messages import BlocksRequest, IndexRequest, ReadRequest, Request
 from stores import running_daemon, write_tokens
-from visitors import BODIES, INTERNALS, Visitor, ask, make_requests, routes
+from visitors import BODIES, INTERNALS, Visitor, ask, make_requests, routes, text_of
 
 SECRETS = {
     name: f"{name}-{'x' * 24}" for name in ("trainer", "expired", "labeller", "elsewhere", "late", "stranger")
@@ -150,6 +150,54 @@ def test_errors_of_samples_do_not_say_where_the_data_lies(door: Door) -> None:
         assert dataset.index.key(position) in said
         assert door.damaged.parent.name not in said
     dataset.close()
+
+
+class Broken:
+    """A source in which the unforeseen happens, in what it is asked for."""
+
+    def __init__(self, source: Any, broken: str) -> None:
+        self._source, self._broken = source, broken
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._broken:
+            fail_unforeseen()
+        return getattr(self._source, name)
+
+
+def fail_unforeseen() -> float:
+    raise RuntimeError("open sesame: /secret-place/photos")
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind"), [("index", IndexRequest), ("blocks", BlocksRequest), ("read", ReadRequest)]
+)
+def test_what_nobody_foresaw_is_not_told_to_whoever_asks_for_a_stream(
+    photo_folder: Path, broken: str, kind: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the index and the blocks before the stream begins, of samples within it."""
+    with running_daemon({"photos": photo_folder}) as daemon:
+        store = daemon._talk._desk.datasets["photos"]
+        requests = make_requests(daemon, "photos", store.index.ids[:2].tobytes())
+        store.source = Broken(store.source, broken)
+        with Visitor(daemon.serving.address) as visitor, pytest.raises(flight.FlightError) as caught:
+            visitor.get(requests[kind])
+    expect_nothing_told(text_of(caught.value), caplog.text)
+
+
+def test_what_nobody_foresaw_is_not_told_to_whoever_asks_for_an_action(
+    photo_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_daemon({"photos": photo_folder}) as daemon:
+        daemon._ledger.watch("headwater_clients", fail_unforeseen)
+        with Visitor(daemon.serving.address) as visitor, pytest.raises(flight.FlightError) as caught:
+            visitor.act("status")
+    expect_nothing_told(text_of(caught.value), caplog.text)
+
+
+def expect_nothing_told(told: str, log: str) -> None:
+    assert "the store failed; its log says why" in told
+    assert not [word for word in (*INTERNALS, "RuntimeError", "sesame", "secret-place") if word in told]
+    assert "open sesame: /secret-place/photos" in log, "the store's own log must hold it"
 
 
 def test_guessing_is_slowed_down_and_runs_that_are_known_go_on(door: Door) -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.data.image import Limits
 from headwater.errors import HeadwaterError, WrongUse
 from headwater.store.wire import messages
 from headwater.store.wire.messages import (
@@ -37,6 +39,7 @@ REQUESTS = [
         names=["zstd"],
         steps=[{"name": "decode", "mode": "L"}],
         offset=255,
+        limits=Limits(pixels=1000, seconds=0.5),
         heads=100,
         fields=True,
     ),
@@ -44,9 +47,12 @@ REQUESTS = [
     BlocksRequest("photos", "v", "c"),
 ]
 FACTS = DatasetFacts(3, 99, "v", "content", ["json"], blocks=True, cached_bytes=1 << 40)
+WELCOME = Welcome(
+    1, "0.3", {"decode": "d"}, {"torch": "2"}, ["none"], {"photos": FACTS}, 1 << 26, 16_384, limits=True
+)
 OTHERS = [
     Hello([1, 2], "0.3"),
-    Welcome(1, "0.3", {"decode": "d"}, {"torch": "2"}, ["none"], {"photos": FACTS}, 1 << 26, 16_384),
+    WELCOME,
     Release([1, (1 << 63) - 1]),
     Complaint("WrongUse", "no", retry=True),
 ]
@@ -65,7 +71,8 @@ def test_a_message_comes_out_as_it_went_in(message: Any) -> None:
 def test_tickets_are_these_bytes() -> None:
     """A change here is a change of the protocol: give it another number."""
     named = b"\xa7dataset\xa6photos\xa7version\xa1v\xa6client\xa1c"
-    read = b"\x85\xa4type\xa4read" + named + b"\xa3ids\xc4\x08" + bytes(8)
+    # A message with room for more than 15 fields has the longer head of a map.
+    read = b"\xde\x00\x05\xa4type\xa4read" + named + b"\xa3ids\xc4\x08" + bytes(8)
     assert messages.encode(REQUESTS[0]) == read
     assert messages.encode(REQUESTS[3]) == b"\x84\xa4type\xa6blocks" + named
 
@@ -75,9 +82,25 @@ def test_a_newer_peer_of_the_same_protocol_may_say_more() -> None:
     assert messages.decode_request(msgspec.msgpack.encode({**plain, "haste": {"a": [1]}})) == REQUESTS[1]
 
 
+def test_a_greeting_is_noticed_that_was_altered_but_not_one_that_says_more() -> None:
+    sealed = messages.sealed(WELCOME)
+    assert not messages.is_altered(messages.encode(sealed), sealed)
+    assert messages.sealed(sealed) == sealed
+    more = {**msgspec.msgpack.decode(messages.encode(WELCOME)), "haste": 3}
+    digest = xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(more))
+    said = msgspec.msgpack.encode({**more, "digest": digest})
+    assert not messages.is_altered(said, messages.decode(Welcome, said))
+    other = said.replace(b"haste", b"taste")
+    assert messages.is_altered(other, messages.decode(Welcome, other))
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"limits": {"pixels": 0}},
+        {"limits": {"seconds": float("nan")}},
+        {"limits": {"seconds": "long"}},
+        {"limits": 7},
         {"type": "write"},
         {"dataset": "x" * 129},
         {"dataset": 7},

@@ -27,8 +27,12 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if value <= 0:
+            if not value > 0:  # nor does a NaN
                 raise WrongUse(f"limit {name}={value} lets no image through; give a positive number")
+
+    def within(self, other: Limits) -> Limits:
+        """The tighter of both, cap by cap."""
+        return Limits(*(min(getattr(self, name), getattr(other, name)) for name in self.__slots__))
 
     def check_bytes(self, length: int) -> None:
         """Raise `SampleTooLarge` for a file of too many bytes."""

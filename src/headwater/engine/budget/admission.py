@@ -10,9 +10,10 @@
    requests are not starved by small ones. Small ones are not starved by large ones either: the order
    charges by bytes.
 4. While other callers wait or are inside, one caller holds at most half of the memory; while other clients
-   of the same caller do, one client holds at most half of what its caller may. A request that would take
-   them past that is held back without blocking the others: its caller, or its client, waits for its own
-   replies to be read. A request for more than half is let in when nothing at all is held.
+   of the same caller do, one client holds at most half of what its caller may. With `halve_slots` the same
+   goes for slots, or long requests of one would fill them all. A request that would take them past that is
+   held back without blocking the others: its caller, or its client, waits for its own replies to be made
+   and read. A request for more than half of the memory is let in when nothing at all is held.
 5. Those inside may grow from free memory ahead of those who wait: they were let in first, nobody enters
    meanwhile, and what they finish is what drains.
 6. A queue has an end, and so has the number of requests of one caller, waiting or inside: each
@@ -47,10 +48,10 @@ class Claim:
 class Admission:
     """Who is inside and who waits. Every change lets in whom it makes room for."""
 
-    def __init__(self, requests: int, memory: int) -> None:
+    def __init__(self, requests: int, memory: int, *, halve_slots: bool = False) -> None:
         if requests < 1 or memory < 1:
             raise WrongUse(f"{requests} requests and {memory} bytes of memory; both must be 1 or more")
-        self.requests, self.memory = requests, memory
+        self.requests, self.memory, self._halve_slots = requests, memory, halve_slots
         self.active = self.held = 0
         self.queues: list[NestedQueue[Claim]] = [NestedQueue() for _ in PRIORITIES]
         self._callers: dict[str, _Party] = {}  # those with requests, waiting or inside
@@ -80,8 +81,7 @@ class Admission:
 
     def leave_slot(self, claim: Claim) -> None:
         if claim.slot:
-            claim.slot = False
-            self.active -= 1
+            self._free(claim)
             self._let_in()
 
     def grow(self, claim: Claim, extra: int) -> bool:
@@ -102,8 +102,8 @@ class Admission:
             return
         claim.over = True
         if claim.admitted:
-            self.active -= claim.slot
-            claim.slot = False
+            if claim.slot:
+                self._free(claim)
             self._hold(claim, -claim.memory)
         else:
             self.queues[claim.rank].drop(claim.caller, claim.client, claim)
@@ -122,6 +122,14 @@ class Admission:
         """What one caller may hold."""
         return self.memory // 2 if self._crowded else self.memory
 
+    @property
+    def _slots(self) -> int:
+        """What one caller may have of them."""
+        return self.requests // 2 if self._crowded else self.requests
+
+    def _lacks_slot(self, slots: int, share: int) -> bool:
+        return self._halve_slots and _is_past(slots, 1, share)
+
     def _let_in(self) -> None:
         if not self._callers:
             for queue in self.queues:
@@ -139,12 +147,17 @@ class Admission:
         return None
 
     def _client_waits(self, claim: Claim) -> bool:
-        """Held back by its own client's memory (rule 4); not by that of others."""
+        """Held back by what its own client has (rule 4); not by that of others."""
         party = self._callers[claim.caller]
-        return _is_past(party.holds(claim.client), claim.memory, party.share(self._share))
+        return _is_past(party.holds(claim.client), claim.memory, party.share(self._share)) or (
+            self._lacks_slot(party.works(claim.client), party.share(self._slots))
+        )
 
     def _caller_waits(self, claim: Claim) -> bool:
-        return self._crowded and _is_past(self._callers[claim.caller].held, claim.memory, self._share)
+        party = self._callers[claim.caller]
+        return self._crowded and (
+            _is_past(party.held, claim.memory, self._share) or self._lacks_slot(party.slots, self._slots)
+        )
 
     def _fits(self, claim: Claim) -> bool:
         if self._crowded and claim.memory > self.memory // 2:
@@ -155,9 +168,15 @@ class Admission:
         self.queues[claim.rank].serve(claim.caller, claim.client, max(claim.memory, _LEAST_COST))
         self._hold(claim, claim.memory)
         self.active += 1
+        self._callers[claim.caller].work(claim.client, 1)
         claim.slot = claim.admitted = True
         if claim.bell is not None:
             claim.bell.set()
+
+    def _free(self, claim: Claim) -> None:
+        claim.slot = False
+        self.active -= 1
+        self._callers[claim.caller].work(claim.client, -1)
 
     def _hold(self, claim: Claim, memory: int) -> None:
         self.held += memory
@@ -165,14 +184,15 @@ class Admission:
 
 
 class _Party:
-    """One caller: its requests and the memory that they hold, by client."""
+    """One caller: its requests, and the memory and slots that they hold, by client."""
 
-    __slots__ = ("_clients", "_held", "held", "requests")
+    __slots__ = ("_clients", "_held", "_slots", "held", "requests", "slots")
 
     def __init__(self) -> None:
-        self.requests = self.held = 0
+        self.requests = self.held = self.slots = 0
         self._clients: dict[str, int] = {}
         self._held: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
 
     def come(self, client: str) -> None:
         self.requests += 1
@@ -184,6 +204,7 @@ class _Party:
         if not self._clients[client]:
             del self._clients[client]
             self._held.pop(client, None)
+            self._slots.pop(client, None)
 
     def hold(self, client: str, memory: int) -> None:
         self.held += memory
@@ -192,8 +213,15 @@ class _Party:
     def holds(self, client: str) -> int:
         return self._held.get(client, 0)
 
+    def work(self, client: str, slots: int) -> None:
+        self.slots += slots
+        self._slots[client] = self._slots.get(client, 0) + slots
+
+    def works(self, client: str) -> int:
+        return self._slots.get(client, 0)
+
     def share(self, whole: int) -> int:
-        """What one client may hold where the caller may hold `whole`."""
+        """What one client may have where the caller may have `whole`."""
         return whole // 2 if len(self._clients) > 1 else whole
 
 

@@ -34,7 +34,8 @@ class Gone(HeadwaterError):
 class Turnstile:
     """One queue for all requests: at most `requests` are worked on, and hold at most `memory` bytes.
 
-    At most `most_waiting` wait, and one caller has at most `most_each` requests, waiting or inside.
+    At most `most_waiting` wait, and one caller has at most `most_each` requests, waiting or inside. With
+    `halve_slots` nobody is worked on in more than half of the slots while others are there.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class Turnstile:
         *,
         most_waiting: int = MOST_WAITING,
         most_each: int = MOST_EACH,
+        halve_slots: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._admission = Admission(requests, memory)
+        self._admission = Admission(requests, memory, halve_slots=halve_slots)
         self._most_waiting, self._most_each = most_waiting, most_each
         self._clock = clock
         self._lock = threading.Lock()
@@ -161,6 +163,13 @@ class Turn:
     def memory(self) -> int:
         """Bytes that it holds."""
         return 0 if self._claim.over else self._claim.memory
+
+    def enter(self, further: Turnstile, *, memory: int, patience: float, gone: Callable[[], bool]) -> Turn:
+        """Wait in a further queue, as the same client and with the same priority."""
+        claim, priority = self._claim, PRIORITIES[self._claim.rank]
+        return further.enter(
+            claim.caller, claim.client, priority=priority, memory=memory, patience=patience, gone=gone
+        )
 
     def leave_slot(self) -> None:
         """The work is done and the reply is being sent: let the next one work, keep the memory."""

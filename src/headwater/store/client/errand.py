@@ -36,6 +36,17 @@ class TooSlow(HeadwaterError):
     """It was not answered in time; a smaller request may be."""
 
 
+def locate(error: StoreLost, dataset: str, position: int, during: str) -> StoreLost:
+    """The same loss with what was asked for: of which dataset, from which position on, and when."""
+    return StoreLost(
+        f"{error} (dataset {dataset!r}, position {position}, {during}); "
+        "check the store and the network, or raise give_up_seconds",
+        store=error.store,
+        dataset=dataset,
+        position=position,
+    )
+
+
 class Errand(Generic[T]):
     """Asks for one ticket and checks the answer with `accept`, which raises `Damaged` for a bad one.
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from headwater.data.index import Index
 from headwater.data.indexcache import cache_folder
 from headwater.data.progress import bar
-from headwater.errors import DatasetError
-from headwater.store.client.errand import Errand
+from headwater.errors import DatasetError, StoreLost
+from headwater.store.client.errand import Errand, locate
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, pages
 from headwater.store.wire.messages import DatasetFacts, IndexRequest
@@ -43,7 +43,10 @@ def _fetch(replicas: Replicas, dataset: str, facts: DatasetFacts, progress: bool
         start = 0
         while start < facts.samples:
             request = IndexRequest(dataset=dataset, version=facts.version, client="", start=start)
-            batch = Errand(replicas, messages.encode(request), _acceptor(start)).run()
+            try:
+                batch = Errand(replicas, messages.encode(request), _acceptor(start)).run()
+            except StoreLost as error:
+                raise locate(error, dataset, start, "fetching the index") from error
             found.append(batch)
             start += len(batch)
             advance(len(batch))

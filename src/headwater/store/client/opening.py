@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unre
 from headwater.store.base import Store
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection, Passing
+from headwater.store.client.cutting import agree_if_cheap
 from headwater.store.client.index import open_index
 from headwater.store.client.link import Link
 from headwater.store.client.remembered import recall, remember
@@ -29,6 +31,13 @@ log = logging.getLogger("headwater")
 T = TypeVar("T")
 
 _REST_SECONDS = 0.2
+_UNTRUSTED = re.compile(r"(?i)certificate.verify.failed|not in peer certificate")
+"""How gRPC says what does not pass, as the silence of a store that is just starting does."""
+_HINTS = {
+    "grpc": "is the store running, and is the address right (grpc+tls:// with TLS, grpc:// without)?",
+    "grpc+tls": "is the store running, is the address right (grpc:// without TLS), and are Link(ca=...) or "
+    "--ca, and for mutual TLS cert and key, those that go with it?",
+}
 
 
 def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bool | None = None) -> Store:
@@ -129,14 +138,19 @@ def act(connection: Connection, action: str, body: bytes = b"", *, read: Callabl
             return read(connection.act(action, body))
         except (Passing, Damaged) as error:
             waited = time.monotonic() - begun
-            if waited + _REST_SECONDS >= min(
-                connection.link.deadline_seconds, connection.link.give_up_seconds
-            ):
-                raise Unreachable(
-                    f"{connection.address.location} does not answer: {error}; is the store running, and is "
-                    "the address right (grpc+tls:// with TLS, grpc:// without)?"
-                ) from error
+            patience = min(connection.link.deadline_seconds, connection.link.give_up_seconds)
+            if waited + _REST_SECONDS >= patience or _UNTRUSTED.search(str(error)):
+                raise _unreachable(connection.address, error) from error
         time.sleep(_REST_SECONDS)
+
+
+def _unreachable(address: Address, error: HeadwaterError) -> Unreachable:
+    if _UNTRUSTED.search(str(error)):
+        return Unreachable(
+            f"the certificate of {address.location} is not trusted: {error}; give what signed it as "
+            "Link(ca=...) or --ca, and write the host as the certificate names it"
+        )
+    return Unreachable(f"{address.location} does not answer: {error}; {_HINTS[address.scheme]}")
 
 
 def _read_welcome(answer: bytes) -> Welcome:
@@ -144,7 +158,7 @@ def _read_welcome(answer: bytes) -> Welcome:
         welcome: Welcome = messages.decode(Welcome, answer)
     except HeadwaterError as error:
         raise Damaged(str(error)) from error
-    if welcome.digest and messages.sealed(welcome).digest != welcome.digest:
+    if messages.is_altered(answer, welcome):
         raise Damaged("its greeting was altered on the way")
     return welcome
 
@@ -170,6 +184,7 @@ def _open_one(group: Sequence[_Member], *, progress: bool | None) -> RemoteStore
     for member, replica in zip(group, replicas.all, strict=True):
         if member.welcome is None:
             replica.failed(time.monotonic())
+    agree_if_cheap(welcome, replicas.names)
     facts: DatasetFacts = welcome.datasets[name]
     index = open_index(replicas, name, facts, progress=progress)
     return RemoteStore(replicas, Remote(name, facts, welcome, index))
@@ -191,4 +206,5 @@ def _weakest(welcomes: Sequence[Welcome]) -> Welcome:
         datasets=first.datasets,
         request_bytes=min(w.request_bytes for w in welcomes),
         request_samples=min(w.request_samples for w in welcomes),
+        limits=all(w.limits for w in welcomes),
     )

@@ -21,7 +21,7 @@ from headwater.engine.fetching import Fetched, Reader, Wanted
 from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
 from headwater.store.client.cutting import Cutting
-from headwater.store.client.errand import Errand, TooSlow
+from headwater.store.client.errand import Errand, TooSlow, locate
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, pages, payloads
 from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts, ReadRequest, Welcome
@@ -100,9 +100,11 @@ class RemoteStore:
     @cached_property
     def _blocks(self) -> NDArray[np.int64]:
         ticket = messages.encode(BlocksRequest(self.known.name, self.index.version, self.client))
-        return Errand(
-            self.replicas, ticket, lambda reply: _accept_blocks(reply, payloads.seal_of(ticket))
-        ).run()
+        seal = payloads.seal_of(ticket)
+        try:
+            return Errand(self.replicas, ticket, lambda reply: _accept_blocks(reply, seal)).run()
+        except StoreLost as error:
+            raise locate(error, self.known.name, 0, "fetching the blocks") from error
 
     def _read(self, positions: NDArray[np.int64], *, heads: int = 0, fields: bool = False) -> Fetched:
         """All or an error: for those who want a few samples and not a run."""
@@ -157,10 +159,14 @@ class RemoteReader:
                 continue
             piece = Wanted(wanted.positions[places], wanted.ids[places], wanted.epoch)
             try:
-                found.append((int(places[0]), self._ask(piece, int(sizes[places].sum()), begun)))
-                begun = time.monotonic()  # an answer: the limit counts from here
+                answer = self._ask(piece, int(sizes[places].sum()), begun)
             except TooSlow:
                 waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
+                continue
+            begun = time.monotonic()  # an answer: the limit counts from here
+            found.append((int(places[0]), answer))
+            if len(answer.values) < len(places):
+                waiting.append(places[len(answer.values) :])
         return [part for _, part in sorted(found, key=lambda entry: entry[0])]
 
     def _weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -174,6 +180,7 @@ class RemoteReader:
         return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
 
     def _ask(self, wanted: Wanted, size: int, begun: float) -> Fetched:
+        """What the store sends for these samples, or for the first of them."""
         cutting = self.cutting  # another thread may lose its trust while this request is under way
         request = self._request(wanted, cutting)
         ticket = messages.encode(request)
@@ -194,21 +201,14 @@ class RemoteReader:
         try:
             parcel = errand.run()
         except StoreLost as error:
-            raise self._explain(error, wanted) from error
+            position, epoch = int(wanted.positions[0]), wanted.epoch
+            raise locate(error, self._store.known.name, position, f"epoch {epoch}") from error
         finally:
             with self._lock:
                 self._errands.discard(errand)
-        return self._open(parcel, wanted, cutting)
-
-    def _explain(self, error: StoreLost, wanted: Wanted) -> StoreLost:
-        position = int(wanted.positions[0])
-        return StoreLost(
-            f"{error} (dataset {self._store.known.name!r}, position {position}, epoch {wanted.epoch}); "
-            "check the store and the network, or raise give_up_seconds",
-            store=error.store,
-            dataset=self._store.known.name,
-            position=position,
-        )
+        count = _answered(parcel)
+        kept = Wanted(wanted.positions[:count], wanted.ids[:count], wanted.epoch)
+        return self._open(parcel.first(count), kept, cutting)
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
@@ -259,6 +259,25 @@ def _accept_blocks(reply: list[tuple[Any, Any]], seal: int) -> NDArray[np.int64]
     if digest is None or digest.to_pybytes() != pages.blocks_digest(starts, seal):
         raise Damaged("blocks with a wrong digest")
     return starts
+
+
+def _answered(parcel: Parcel) -> int:
+    """How many samples the store had room for in its reply; the others are to be asked for again.
+
+    The first has room whatever its size, so if it has none that is an error like others.
+    """
+    for place in sorted(parcel.errors):
+        if place and _is_full(parcel.errors[place]):
+            return place
+    return len(parcel.ids)
+
+
+def _is_full(text: bytes) -> bool:
+    try:
+        complaint: Complaint = messages.decode(Complaint, text)
+    except HeadwaterError:
+        return False
+    return complaint.retry and complaint.kind == "Busy"
 
 
 def _error_of(text: bytes) -> Exception:

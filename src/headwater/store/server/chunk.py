@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data.buffers import Buffers
+from headwater.data.image import Limits
 from headwater.data.pipeline import Pipeline
 from headwater.errors import WrongUse
 from headwater.store.server.arena import FIRST, NOBODY, Arena, align
@@ -22,7 +23,10 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Work:
-    """What to do with a chunk: how many of the pipeline's steps for each sample, and then which codec."""
+    """What to do with a chunk: how many of the pipeline's steps for each sample, and then which codec.
+
+    `limits` are those of whoever asks; the workers' own hold as well.
+    """
 
     pipeline: Pipeline
     seed: int
@@ -30,6 +34,7 @@ class Work:
     ids: NDArray[np.int64]
     cuts: NDArray[np.uint8]
     codecs: Sequence[str]
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.cuts) == len(self.codecs):
@@ -45,10 +50,9 @@ class Done:
     """What became of a chunk, in its order.
 
     A payload is the pixels (uint8, height x width x channels in C order) as the codec packs them, or None:
-    damaged, past a cap, or too large for the arena. Then the file itself should be sent, except for the
-    samples in `quarantined`, whose files would crash whoever decodes them. `source_sizes` are heights and
-    widths of the whole pictures; `drawn` holds what the steps drew, as little-endian float64; both are
-    empty where the header could not be read.
+    damaged, past a cap, too large for the arena, or in `quarantined`. Then the file itself should be sent.
+    `source_sizes` are heights and widths of the whole pictures; `drawn` holds what the steps drew, as
+    little-endian float64; both are empty where the header could not be read.
     """
 
     payloads: list[memoryview | None]
@@ -112,6 +116,7 @@ class Chunk:
             codecs=[work.codecs[place] for place in part],
             lengths=pack(self._lengths[part], "<i8"),
             room=align(begin),
+            limits=work.limits,
         )
 
     def unload(self, part: list[int], reply: Reply, arena: Arena) -> None:

@@ -42,6 +42,7 @@ _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _PATHS = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "audit_log")
 _SIZES = ("memory", "request_bytes")
 _BUDGET = ("cores", "memory", "requests", "request_bytes", "request_samples")
+_FOLLOWS = {"cores": "from the machine", "requests": "from cores", "request_bytes": "from memory"}
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,16 @@ def show(config: ServeConfig) -> str:
         raise MissingExtra(
             f"TOML is written with tomli-w ({error}); pip install 'headwater[serve]'"
         ) from error
+    return "".join(f"# {remark}\n" for remark in _remarks(config)) + tomli_w.dumps(to_plain(config))
+
+
+def _remarks(config: ServeConfig) -> list[str]:
+    """What is in force where nothing is set, and what is not set at all."""
     unset = [entry.name for entry in dataclasses.fields(config) if getattr(config, entry.name) is None]
-    remark = f"# not set: {', '.join(unset)}\n" if unset else ""
-    return remark + tomli_w.dumps(to_plain(config))
+    budget = config.budget()
+    found = [f"{name} = {getattr(budget, name)} ({_FOLLOWS[name]})" for name in unset if name in _FOLLOWS]
+    rest = [name for name in unset if name not in _FOLLOWS]
+    return [*found, f"not set: {', '.join(rest)}"] if rest else found
 
 
 def to_plain(config: ServeConfig) -> dict[str, Any]:

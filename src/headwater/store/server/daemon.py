@@ -118,7 +118,8 @@ class Daemon:
         self._workers = Workers(math.ceil(budget.cores), limits=config.limits)
         stack.callback(self._workers.close)
         self._start_workers()
-        turnstile, cores = Turnstile(budget.requests, budget.memory), Cores(budget.cores)
+        turnstile = Turnstile(budget.requests, budget.memory, halve_slots=True)
+        cores = Cores(budget.cores)
         prefix = Prefix(self._workers, cores, self._ledger)
         desk = Desk(stores, budget, turnstile, Pacing(cores), prefix, self._ledger, config.limits)
         self._talk = Talk(desk, self._workers)
@@ -173,6 +174,11 @@ class Daemon:
                 f"cannot listen on {self._config.listen}: {error}; is the port taken?"
             ) from error
 
+    def _check_metrics(self, guard: Guard, caller: Caller) -> None:
+        """As for the action `status`, which tells the same."""
+        guard.check_any(caller, SCOPE_OF_ACTION["status"])
+        self._audit.read(caller, "", samples=0, bytes=0, action="metrics")
+
     def _listen_http(self, guard: Guard, stack: ExitStack) -> int | None:
         if self._config.http is None:
             return None
@@ -181,7 +187,7 @@ class Daemon:
             identify=guard.identify,
             metrics=self._ledger.prometheus_text,
             draining=lambda: self._talk.draining,
-            check=lambda caller: guard.check_any(caller, SCOPE_OF_ACTION["status"]),
+            check=lambda caller: self._check_metrics(guard, caller),
             tls=self._tls.ssl_context(),
         )
         port = server.start()

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.image import Limits
-from headwater.engine.budget import Budget, Turnstile
+from headwater.engine.budget import Budget, Busy, Turnstile
 from headwater.engine.fetching import Fetched, fetch_files
 from headwater.errors import (
     DatasetNotFound,
@@ -71,17 +71,12 @@ class Desk:
         store = self.find(request.dataset, request.version)
         ids = self._ids(request)
         positions = store.index.position_of(ids)
-        held = self._weigh(store, positions, request.heads)
-        size = max(held, _ROW_BYTES * len(ids))
+        size = max(self._weigh(store, positions, request.heads), _ROW_BYTES * len(ids))
         with ExitStack() as stack:
-            begin = time.perf_counter()
             wish = Wish(caller, request.client, size, gone)
-            begun = stack.enter_context(self.pacing.begin(wish, self.turnstile, patience=_PATIENCE))
-            queued = max(0.0, time.perf_counter() - begin - begun.waited)
-            self.ledger.add("headwater_stall_seconds_total", queued, "queue")
-            self.ledger.add("headwater_stall_seconds_total", begun.waited, "cores")
-            parcel = self._make(request, store, ids, positions, begun, gone)
-            self._count(parcel, request, store.index.sizes[positions])
+            begun, found = self._take_in(request, store, positions, wish, stack)
+            parcel = self._make(request, store, ids, found, begun, gone)
+            del found
             batch = payloads.pack(parcel, seal)
             del parcel
             begun.turn.leave_slot()
@@ -93,17 +88,28 @@ class Desk:
     def send(
         self, page: Callable[[], Any], who: tuple[str, str], *, size: int, gone: Callable[[], bool]
     ) -> Iterator[Any]:
-        """What is no sample, such as a page of the index: in its turn, and in the budget of memory.
+        """What is no sample, such as a page of the index: in its turn, within the budget of cores and memory.
 
         `who` is (caller, client). `size` is an estimate of the bytes; what it turns out to be more is taken
         if it is free.
         """
         memory = min(size, self.budget.request_bytes)
-        with self.turnstile.enter(*who, memory=memory, patience=_PATIENCE, gone=gone) as turn:
+        with ExitStack() as stack:
+            begun = self._begin(Wish(*who, memory, gone), stack)
             batch, digest = page()
-            turn.grow(max(0, batch.nbytes - memory))
-            turn.leave_slot()
+            begun.turn.grow(max(0, batch.nbytes - memory))
+            begun.turn.leave_slot()
+            begun.release()
             yield batch, digest
+
+    def _begin(self, wish: Wish, stack: ExitStack) -> Begun:
+        """Wait for cores and a turn, which the stack gives back; what was waited goes into the ledger."""
+        begin = time.perf_counter()
+        begun = stack.enter_context(self.pacing.begin(wish, self.turnstile, patience=_PATIENCE))
+        queued = max(0.0, time.perf_counter() - begin - begun.waited)
+        self.ledger.add("headwater_stall_seconds_total", queued, "queue")
+        self.ledger.add("headwater_stall_seconds_total", begun.waited, "cores")
+        return begun
 
     def _ids(self, request: ReadRequest) -> NDArray[np.int64]:
         count, rest = divmod(len(request.ids), 8)
@@ -128,41 +134,68 @@ class Desk:
             raise WrongUse(f"{total:,} bytes at once; this store answers {self.budget.request_bytes:,}")
         return min(total, self.budget.request_bytes)
 
+    def _take_in(
+        self,
+        request: ReadRequest,
+        store: LocalStore,
+        positions: NDArray[np.int64],
+        wish: Wish,
+        stack: ExitStack,
+    ) -> tuple[Begun, Fetched]:
+        """Begin and read. What was expected to be less, and finds no memory, begins again as what it is."""
+        with ExitStack() as mine:
+            begun = self._begin(wish, mine)
+            found = self._fetch(request, store, positions)
+            extra = found.bytes_moved - wish.size
+            if extra <= 0 or begun.turn.grow(extra):
+                stack.enter_context(mine.pop_all())
+                return begun, found
+        wish = replace(wish, size=found.bytes_moved)
+        del found
+        return self._take_in(request, store, positions, wish, stack)
+
     def _make(
         self,
         request: ReadRequest,
         store: LocalStore,
         ids: NDArray[np.int64],
-        positions: NDArray[np.int64],
+        found: Fetched,
         begun: Begun,
         gone: Callable[[], bool],
     ) -> Parcel:
-        begin = time.perf_counter()
-        found = self._fetch(request, store, positions)
-        self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "read")
         errors = {place: complain(error, store) for place, error in found.failed.items()}
         fields = self._fields(found, errors, store) if request.fields and found.fields else None
-        self.ledger.add("headwater_samples_total", len(errors), "failed")
+        late = sum(isinstance(error, Busy) for error in found.failed.values())
+        self.ledger.add("headwater_samples_total", len(errors) - late, "failed")
+        if fields is not None:
+            self.ledger.add("headwater_bytes_sent_total", sum(map(len, fields)), "fields")
         if not request.cuts:
+            self.ledger.add("headwater_bytes_sent_total", found.bytes_moved, "raw")
+            self.ledger.add("headwater_samples_total", len(ids) - len(errors), "raw")
             return Parcel(ids, found.values, errors, fields)
         begin = time.perf_counter()
         begun.release()  # or the steps would be pushed back by what was set aside for this very request
         made = self.prefix.run(request, ids, found.values, begun.turn, gone=gone)
         self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "steps")
-        errors |= {place: complain(error, store) for place, error in made.failed.items()}
+        self.prefix.count(made, request, found.values, errors)
         return Parcel(ids, made.payloads, errors, fields, made.facts, made.drawn)
 
     def _fetch(self, request: ReadRequest, store: LocalStore, positions: NDArray[np.int64]) -> Fetched:
+        begin = time.perf_counter()
         cap = min(self.limits.bytes, self.budget.request_bytes)
-        if request.heads:
-            heads = _Heads(store, min(request.heads, cap), fields=request.fields)
-            return fetch_files(heads, positions)
+        setting = "bytes of [limits]" if cap == self.limits.bytes else "request_bytes"
+        error = SampleTooLarge(f"more than the {cap:,} bytes that the store sends; raise {setting} there")
         sizes = store.sizes(positions)
-        if sizes.max(initial=0) <= cap:
-            return fetch_files(store if request.fields else _Files(store), positions)
-        return _without(
-            store, positions, sizes > cap, SampleTooLarge(f"more than the {cap:,} bytes that the store sends")
-        )
+        if request.heads:
+            found = fetch_files(_Heads(store, min(request.heads, cap), fields=request.fields), positions)
+        elif sizes.max(initial=0) > cap:
+            found = _without(store, positions, sizes > cap, error)
+        else:
+            found = fetch_files(store if request.fields else _Files(store), positions)
+        if not store.index.exact_sizes:
+            found = _bounded(found, cap, self.budget.request_bytes, error)
+        self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "read")
+        return found
 
     def _fields(self, found: Fetched, errors: dict[int, bytes], store: LocalStore) -> list[bytes]:
         encoded = []
@@ -173,17 +206,6 @@ class Desk:
                 errors[place] = complain(error, store)
                 encoded.append(b"")
         return encoded
-
-    def _count(self, parcel: Parcel, request: ReadRequest, sizes: NDArray[np.int64]) -> None:
-        count = len(parcel.ids)
-        lengths = np.fromiter((0 if p is None else len(p) for p in parcel.payloads), np.int64, count)
-        if not len(parcel.facts):
-            self.ledger.add("headwater_bytes_sent_total", int(lengths.sum()), "raw")
-            self.ledger.add("headwater_samples_total", count - len(parcel.errors), "raw")
-        else:
-            self.prefix.count(parcel, request, lengths, sizes)
-        if parcel.fields is not None:
-            self.ledger.add("headwater_bytes_sent_total", sum(map(len, parcel.fields)), "fields")
 
 
 class _Files:
@@ -225,7 +247,26 @@ def _without(
             fields[name][slot] = column[place]
     failed: dict[int, Exception] = {int(kept[place]): why for place, why in found.failed.items()}
     failed |= {int(slot): error for slot in np.flatnonzero(large)}
-    return Fetched(values, fields, failed)
+    return Fetched(values, fields, failed, bytes_moved=found.bytes_moved)
+
+
+def _bounded(found: Fetched, cap: int, most: int, error: SampleError) -> Fetched:
+    """What was read, where only that tells its size: no sample past the cap, and no more than `most` bytes.
+
+    The samples behind that are to be asked for again; the first of all has room by itself.
+    """
+    lengths = np.array([0 if value is None else len(value) for value in found.values], np.int64)
+    large = lengths > cap
+    lengths[large] = 0
+    late = np.cumsum(lengths) > most
+    if not (large.any() or late.any()):
+        return found
+    failed = dict(found.failed)
+    failed |= {place: error for place in np.flatnonzero(large).tolist()}
+    full = Busy(f"the samples before it fill a reply of {most:,} bytes; ask for it again")
+    failed |= {place: full for place in np.flatnonzero(late).tolist()}
+    values = [None if place in failed else value for place, value in enumerate(found.values)]
+    return Fetched(values, found.fields, failed, bytes_moved=int(lengths[~late].sum()))
 
 
 def complain(error: Exception, store: LocalStore | None = None) -> bytes:
@@ -236,4 +277,4 @@ def complain(error: Exception, store: LocalStore | None = None) -> bytes:
     text = getattr(error, "reason", None) or str(error)
     if store is not None:
         text = text.replace(store.uri.rstrip("/") + "/", "")
-    return messages.encode(Complaint(type(error).__name__, text[:4096]))
+    return messages.encode(Complaint(type(error).__name__, text[:4096], retry=isinstance(error, Busy)))

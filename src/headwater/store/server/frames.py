@@ -41,7 +41,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
 
 class Job(msgspec.Struct, array_like=True, frozen=True):
     """Samples to make. `lengths` are those of the files, which lie one behind the other; `room` is where
-    results may begin."""
+    results may begin; `limits` hold beside the worker's own."""
 
     spec: list[dict[str, Any]]
     offset: int
@@ -52,6 +52,7 @@ class Job(msgspec.Struct, array_like=True, frozen=True):
     codecs: list[str]
     lengths: bytes
     room: int
+    limits: Limits | None = None
 
 
 class Reply(msgspec.Struct, array_like=True, frozen=True, tag=True):

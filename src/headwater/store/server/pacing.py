@@ -31,6 +31,7 @@ class Wish:
     client: str
     size: int
     gone: Callable[[], bool]
+    priority: str = "read"  # of `PRIORITIES`; the same in the line and in the turnstile
 
 
 @dataclass
@@ -79,17 +80,15 @@ class Pacing:
         reserved: Reservation | None = None
         turn: Turn | None = None
         try:
-            with self._line.enter(
-                wish.caller, wish.client, memory=max(1, wish.size), patience=patience, gone=wish.gone
-            ):
+            with _enter(self._line, wish, max(1, wish.size), patience):
                 begun = self._clock()
                 reserved = self._set_aside(seconds, deadline, wish.gone)
                 waited = self._clock() - begun
-                turn = self._try(wish, turnstile)
+                turn = _try(turnstile, wish)
             if turn is None:
                 # Whoever waits for memory keeps neither the line nor cores from the others.
                 _give_back(reserved)
-                turn = self._enter(wish, turnstile, deadline - self._clock())
+                turn = _enter(turnstile, wish, wish.size, deadline - self._clock())
                 reserved = self._cores.reserve(seconds, 0.0)
             yield Begun(turn, waited, reserved)
         finally:
@@ -106,17 +105,6 @@ class Pacing:
             raise Gone("the caller hung up while it waited for cores")
         return reserved
 
-    def _try(self, wish: Wish, turnstile: Turnstile) -> Turn | None:
-        try:
-            return self._enter(wish, turnstile, 0.0)
-        except Busy:
-            return None
-
-    def _enter(self, wish: Wish, turnstile: Turnstile, patience: float) -> Turn:
-        return turnstile.enter(
-            wish.caller, wish.client, memory=wish.size, patience=max(0.0, patience), gone=wish.gone
-        )
-
     def _learned(self, size: int) -> float:
         """CPU seconds per byte, from what this process spent and served lately."""
         with self._lock:
@@ -127,6 +115,24 @@ class Pacing:
                 self._seconds_per_byte += _LEARN * (min(measured, 1e-6) - self._seconds_per_byte)
                 self._seen, self._spent, self._bytes = now, spent, 0
             return self._seconds_per_byte
+
+
+def _try(turnstile: Turnstile, wish: Wish) -> Turn | None:
+    try:
+        return _enter(turnstile, wish, wish.size, 0.0)
+    except Busy:
+        return None
+
+
+def _enter(queue: Turnstile, wish: Wish, memory: int, patience: float) -> Turn:
+    return queue.enter(
+        wish.caller,
+        wish.client,
+        priority=wish.priority,
+        memory=memory,
+        patience=max(0.0, patience),
+        gone=wish.gone,
+    )
 
 
 def _give_back(reserved: Reservation | None) -> None:

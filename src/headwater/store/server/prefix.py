@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,13 +15,20 @@ from numpy.typing import NDArray
 from headwater.data.codecs import CODECS
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
-from headwater.engine.budget import Cores, Gone, Turn
-from headwater.errors import SampleCorrupt, WrongUse
+from headwater.engine.budget import Busy, Cores, Gone, Turn, Turnstile
+from headwater.errors import WrongUse
 from headwater.store.server.ledger import Ledger
-from headwater.store.server.workers import Done, Work, Workers, WorkersBusy, WorkersFailed
+from headwater.store.server.workers import (
+    BORROW_SECONDS,
+    Done,
+    Work,
+    Workers,
+    WorkersBusy,
+    WorkersFailed,
+)
 from headwater.store.wire.catalogue import combined, longest
 from headwater.store.wire.messages import ReadRequest
-from headwater.store.wire.payloads import FACTS, Parcel
+from headwater.store.wire.payloads import FACTS
 
 log = logging.getLogger("headwater")
 
@@ -30,6 +37,8 @@ _PATIENCE = 0.05  # seconds that a chunk waits for cores before it goes out raw
 _FIRST_GUESS = 2e-8  # CPU seconds per byte of a file, until something was measured
 _LEARN = 0.2
 _MOST_STEPS = 8
+_EVERYTHING = 1 << 62
+_MOST_DIFFERING = 256  # digests that are told apart in the log
 _MOST_EDGE = 65_535  # pixels; to make a longer one of a small picture takes many seconds
 
 
@@ -40,7 +49,7 @@ class Made:
     payloads: list[Any]
     facts: NDArray[np.void]
     drawn: list[bytes]
-    failed: dict[int, Exception] = field(default_factory=dict)
+    quarantined: NDArray[np.bool_]
 
 
 class Prefix:
@@ -48,9 +57,13 @@ class Prefix:
 
     def __init__(self, workers: Workers, cores: Cores, ledger: Ledger) -> None:
         self._workers, self._cores, self._ledger = workers, cores, ledger
+        # Whoever has most requests inside would otherwise get most of the workers. One more chunk than there
+        # are workers, so that none of them waits for the next.
+        self._line = Turnstile(workers.count + 1, _EVERYTHING)
         self._lock = threading.Lock()
         self._seconds_per_byte = _FIRST_GUESS
         self._pipelines: dict[bytes, Pipeline] = {}
+        self._differing: set[str] = set()
         self._broken = False
 
     def run(
@@ -71,7 +84,7 @@ class Prefix:
         cuts = np.minimum(np.frombuffer(request.cuts, np.uint8), reach)
         cuts[cuts > _modest(request.steps)] = 0
         codecs = _codec_names(request, len(ids))
-        made = Made(list(files), np.zeros(len(ids), FACTS), [b""] * len(ids))
+        made = Made(list(files), np.zeros(len(ids), FACTS), [b""] * len(ids), np.zeros(len(ids), bool))
         (wanted,) = np.nonzero((cuts > 0) & np.array([file is not None for file in files]))
         for begin in range(0, len(wanted), _CHUNK):
             places = wanted[begin : begin + _CHUNK]
@@ -82,44 +95,78 @@ class Prefix:
                 ids=ids[places],
                 cuts=cuts[places],
                 codecs=[codecs[place] for place in places.tolist()],
+                limits=request.limits,
             )
             if gone():
                 raise Gone("the caller hung up while steps were run for it")
             try:
-                done = self._try(work, [files[place] for place in places.tolist()])
-            except WorkersBusy:
+                with self._enter(sum(len(files[place]) for place in places.tolist()), turn, gone):
+                    done = self._try(work, [files[place] for place in places.tolist()])
+            except (Busy, WorkersBusy):
                 break  # the next chunk would only wait as long again
             if done is not None:
                 self._take(made, done, work, places, request, turn)
         return made
 
+    def _enter(self, size: int, turn: Turn, gone: Callable[[], bool]) -> Turn:
+        """Wait for a worker, in an order that is fair between clients by the bytes of their files."""
+        while True:
+            try:
+                return turn.enter(self._line, memory=size, patience=BORROW_SECONDS, gone=gone)
+            except Busy:
+                if not self._workers.loading:
+                    raise
+
     def _reach(self, pipeline: Pipeline, request: ReadRequest) -> int:
         """How far this store may go: not at all if it would not do exactly what the client expects."""
-        if request.digest != combined(pipeline, self._workers.catalogue) or set(request.names) - set(CODECS):
+        own = combined(pipeline, self._workers.catalogue)
+        if request.digest != own:
+            self._note_difference(pipeline, request.digest, own)
+        if request.digest != own or set(request.names) - set(CODECS):
             return 0
         return longest(pipeline, frozenset(self._workers.catalogue))
 
+    def _note_difference(self, pipeline: Pipeline, theirs: str, own: str) -> None:
+        """In the log, once, and not without end: a client can send any digest."""
+        with self._lock:
+            many = len(self._differing) >= _MOST_DIFFERING
+            if many or theirs in self._differing or not self._workers.catalogue:
+                return
+            self._differing.add(theirs)
+        names = ", ".join(sorted({step.name for step in pipeline.steps}))
+        log.warning(
+            "a trainer makes other bytes of %s (digest %r, here %r) and gets files; install the same "
+            "simplejpeg, Pillow and torch on both sides",
+            names,
+            theirs,
+            own,
+        )
+
     def count(
-        self, parcel: Parcel, request: ReadRequest, lengths: NDArray[np.int64], sizes: NDArray[np.int64]
+        self, made: Made, request: ReadRequest, files: Sequence[Any], failed: Collection[int] = ()
     ) -> None:
-        """Tell the ledger what was sent and what was avoided."""
-        cut = parcel.facts["done"] > 0
-        pixels = parcel.facts["height"].astype(np.int64) * parcel.facts["width"] * parcel.facts["channels"]
-        failed = np.zeros(len(cut), bool)
-        failed[list(parcel.errors)] = True
-        asked = np.frombuffer(request.cuts, np.uint8) > 0
+        """Tell the ledger what was sent, and what was avoided of each file."""
+        cut, sound = made.facts["done"] > 0, np.ones(len(files), bool)
+        sound[list(failed)] = False
+        lengths, sizes = _lengths(made.payloads), _lengths(files)
         for place, name in enumerate(request.names):
             if name not in CODECS:
                 continue  # a client's own words are no label of a metric
-            chosen = cut & (parcel.facts["codec"] == place)
+            chosen = cut & (made.facts["codec"] == place)
             kind = "pixels" if name == "none" else name
             self._ledger.add("headwater_bytes_sent_total", int(lengths[chosen].sum()), kind)
         self._ledger.add("headwater_bytes_sent_total", int(lengths[~cut].sum()), "raw")
-        self._ledger.add("headwater_bytes_avoided_total", max(0, int((sizes - pixels)[cut].sum())), "cut")
-        self._ledger.add("headwater_bytes_avoided_total", max(0, int((pixels - lengths)[cut].sum())), "codec")
-        self._ledger.add("headwater_samples_total", int(cut.sum()), "cut")
-        self._ledger.add("headwater_samples_total", int((asked & ~cut & ~failed).sum()), "pushed_back")
-        self._ledger.add("headwater_samples_total", int((~asked & ~failed).sum()), "raw")
+        for cause, saved in _avoided(made.facts[cut], lengths[cut], sizes[cut]).items():
+            self._ledger.add("headwater_bytes_avoided_total", saved, cause)
+        asked = np.frombuffer(request.cuts, np.uint8) > 0
+        outcomes = {
+            "cut": cut,
+            "quarantined": made.quarantined & sound,
+            "pushed_back": asked & ~cut & ~made.quarantined & sound,
+            "raw": ~asked & sound,
+        }
+        for outcome, samples in outcomes.items():
+            self._ledger.add("headwater_samples_total", int(samples.sum()), outcome)
 
     def _try(self, work: Work, files: Sequence[Any]) -> Done | None:
         """None: no cores to spare, or no worker that lives. Raises `WorkersBusy`."""
@@ -150,9 +197,7 @@ class Prefix:
         quarantined = set(done.quarantined)
         for number, place in enumerate(places.tolist()):
             if int(work.ids[number]) in quarantined:
-                self._ledger.add("headwater_samples_total", 1, "quarantined")
-                made.payloads[place] = None
-                made.failed[place] = SampleCorrupt("it crashed the store's decoder twice and is quarantined")
+                made.quarantined[place] = True
                 continue
             payload = done.payloads[number]
             if payload is None or not turn.grow(max(0, len(payload) - len(made.payloads[place]))):
@@ -179,6 +224,21 @@ class Prefix:
                     self._pipelines.clear()
                 self._pipelines[key] = found
         return found
+
+
+def _lengths(values: Sequence[Any]) -> NDArray[np.int64]:
+    return np.array([0 if value is None else len(value) for value in values], np.int64)
+
+
+def _avoided(facts: NDArray[np.void], lengths: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, int]:
+    """Bytes of the files that did not cross, by what spared them; a sample that grew has none.
+
+    First what the cut saves, then the codec, which may only make up for a cut that makes more of a file.
+    """
+    pixels = facts["height"].astype(np.int64) * facts["width"] * facts["channels"]
+    total = np.maximum(sizes - lengths, 0)
+    by_cut = np.minimum(np.maximum(sizes - pixels, 0), total)
+    return {"cut": int(by_cut.sum()), "codec": int((total - by_cut).sum())}
 
 
 def _modest(steps: Sequence[Mapping[str, Any]]) -> int:

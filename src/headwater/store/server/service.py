@@ -49,6 +49,20 @@ _TEXT_BYTES = 1000
 
 _INDEX_ROW_BYTES = 64  # an estimate
 
+_METHODS = frozenset(
+    {
+        flight.FlightMethod.HANDSHAKE,
+        flight.FlightMethod.LIST_FLIGHTS,
+        flight.FlightMethod.GET_FLIGHT_INFO,
+        flight.FlightMethod.DO_GET,
+        flight.FlightMethod.DO_PUT,
+        flight.FlightMethod.DO_ACTION,
+        flight.FlightMethod.LIST_ACTIONS,
+        flight.FlightMethod.DO_EXCHANGE,
+    }
+)
+"""Those that reach a method below, where the guard is asked."""
+
 BLOCKS = pa.schema([pa.field("start", pa.int64(), nullable=False)])
 
 
@@ -92,6 +106,8 @@ class _HeadersFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         if info.method == flight.FlightMethod.GET_SCHEMA:
             # Alone among the methods, pyarrow's own code sends the traceback of whatever this one raises.
             raise flight.FlightUnauthorizedError("this store shows nobody a schema")
+        if info.method not in _METHODS:  # such as PollFlightInfo, which pyarrow does not pass on to a service
+            raise flight.FlightUnauthorizedError("this store does not speak that part of Flight")
         given = headers.get("authorization") or [None]
         return _Headers(given[0] if isinstance(given[0], str) else None)
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 
 import msgspec
+import numpy as np
 
 from headwater.data.codecs import CODECS
 from headwater.data.pipeline import library_versions
-from headwater.errors import HeadwaterError, Incompatible
+from headwater.errors import HeadwaterError, Incompatible, WrongUse
 from headwater.store.local import LocalStore
 from headwater.store.server.desk import Desk
 from headwater.store.server.guard import Caller
@@ -72,6 +73,7 @@ class Talk:
                 name: {"samples": facts.samples, "bytes": facts.bytes, "version": facts.version}
                 for name, facts in self._visible(caller).items()
             },
+            "quarantined": self._quarantined(caller),
             "metrics": self._desk.ledger.snapshot(),
             "budget": {
                 "cores": budget.cores,
@@ -81,6 +83,14 @@ class Talk:
                 "request_samples": budget.request_samples,
             },
         }
+
+    def _quarantined(self, caller: Caller) -> list[int]:
+        """Ids: all for who may release them, else those of the datasets that the caller may read."""
+        found = sorted(self._workers.quarantined)
+        if caller.may("admin"):
+            return found
+        stores = [self._desk.datasets[name] for name in self._visible(caller)]
+        return [id for id in found if any(_holds(store, id) for store in stores)]
 
     def _release(self, ids: list[int]) -> list[int]:
         before = self._workers.quarantined
@@ -133,10 +143,19 @@ class Talk:
             datasets=dict(self._visible(caller)),
             request_bytes=budget.request_bytes,
             request_samples=budget.request_samples,
+            limits=True,
         )
 
     def _visible(self, caller: Caller) -> Mapping[str, DatasetFacts]:
         return {name: facts for name, facts in self._facts.items() if caller.may("read", name)}
+
+
+def _holds(store: LocalStore, id: int) -> bool:
+    try:
+        store.index.position_of(np.array([id]))
+    except WrongUse:
+        return False
+    return True
 
 
 def _facts(store: LocalStore) -> DatasetFacts:

@@ -176,6 +176,7 @@ def _run(job: Job, arena: Arena, limits: Limits, catalogue: Mapping[str, type[St
     cuts = np.frombuffer(job.cuts, np.uint8)
     ids, files = unpack(job.ids, "<i8", len(cuts)), _files(job, arena, len(cuts))
     output = _Output(arena, job, len(cuts))
+    limits = limits if job.limits is None else limits.within(job.limits)
     arena.place = LOADING
     _load(pipeline.cut(int(cuts.max()))[0], job.codecs)
     arena.place = NOBODY

@@ -31,7 +31,7 @@ _STARTS = 3
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _BARRED_SECONDS = 30.0
 _LEAST_PATIENCE_SECONDS = 10.0
-_BORROW_SECONDS = 1.0
+BORROW_SECONDS = 1.0
 """That a chunk waits for a worker: longer than a chunk takes, and far shorter than a hung worker lives."""
 
 
@@ -85,6 +85,16 @@ class Workers:
         return [pid for child in self._children if (pid := child.pid) is not None]
 
     @property
+    def count(self) -> int:
+        """Processes that there may be: as many chunks are run at once."""
+        return len(self._children)
+
+    @property
+    def loading(self) -> bool:
+        """Whether one of them loads a library, for which all who wait have patience."""
+        return any(child.is_loading for child in self._children)
+
+    @property
     def quarantined(self) -> frozenset[int]:
         """Ids of samples that crash a worker whenever they are decoded."""
         with self._lock:
@@ -114,7 +124,7 @@ class Workers:
         chunk.divide(self._healthy(work, chunk))
         if not chunk.parts:
             return chunk.done
-        with self._borrow(_BORROW_SECONDS) as child:
+        with self._borrow(BORROW_SECONDS) as child:
             while chunk.parts:
                 self._run_part(chunk.parts.popleft(), chunk, child=child, work=work)
         return chunk.done
@@ -177,7 +187,7 @@ class Workers:
             try:
                 return self._idle.get(timeout=patience)
             except queue.Empty:
-                if not any(child.is_loading for child in self._children):
+                if not self.loading:
                     raise WorkersBusy(f"no worker came free within {patience:g} s") from None
 
     @contextmanager

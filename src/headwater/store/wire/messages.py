@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import xxhash
 
+from headwater.data.image import Limits
 from headwater.errors import HeadwaterError, WrongUse
 
 VERSION = version("headwater")
@@ -75,6 +76,8 @@ class Welcome(Message, frozen=True):
     datasets: dict[str, DatasetFacts]
     request_bytes: int
     request_samples: int
+    limits: bool = False
+    """Whether the store minds the `limits` of a request."""
     digest: str = ""
     """Of the message without this field; see `sealed`."""
 
@@ -84,8 +87,9 @@ class ReadRequest(Message, frozen=True, tag="read"):
 
     `ids` are int64 and `cuts` and `codecs` bytes, one per sample; empty means that all are wanted as the
     files they are. A codec is a place in `names`. `digest` is that of `steps` as the client runs them: a
-    store that runs them otherwise, because it was replaced since the greeting, answers with files. `heads`
-    asks for the first bytes of the files only.
+    store that runs them otherwise, because it was replaced since the greeting, answers with files. `limits`
+    are the client's: a sample past one of them comes as a file. `heads` asks for the first bytes of the files
+    only.
     """
 
     dataset: Name
@@ -100,6 +104,7 @@ class ReadRequest(Message, frozen=True, tag="read"):
     steps: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=255)] = []
     offset: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
     digest: Name = ""
+    limits: Limits | None = None
     heads: Count = 0
     fields: bool = False
 
@@ -150,8 +155,21 @@ def encode(message: Message) -> bytes:
 
 def sealed(welcome: Welcome) -> Welcome:
     """With its digest, so that a greeting that was altered on its way is noticed."""
-    bare = msgspec.structs.replace(welcome, digest="")
-    return msgspec.structs.replace(welcome, digest=xxhash.xxh3_128_hexdigest(encode(bare)))
+    return msgspec.structs.replace(welcome, digest=_digest(encode(welcome)))
+
+
+def is_altered(data: bytes, welcome: Welcome) -> bool:
+    """Whether the greeting is not what its digest says; what a newer store says in it counts too."""
+    try:
+        return bool(welcome.digest) and _digest(data) != welcome.digest
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):  # in a field that is unknown here
+        return True
+
+
+def _digest(data: bytes) -> str:
+    plain = msgspec.msgpack.decode(data)
+    plain.pop("digest", None)
+    return xxhash.xxh3_128_hexdigest(_ENCODER.encode(plain))
 
 
 def decode_request(ticket: bytes) -> Request:

@@ -79,6 +79,19 @@ class Parcel:
         """Bytes of the payloads."""
         return sum(len(payload) for payload in self.payloads if payload is not None)
 
+    def first(self, count: int) -> Parcel:
+        """Its first samples."""
+        if count == len(self.ids):
+            return self
+        return Parcel(
+            self.ids[:count],
+            self.payloads[:count],
+            {place: text for place, text in self.errors.items() if place < count},
+            None if self.fields is None else self.fields[:count],
+            self.facts[:count],
+            self.drawn[:count],
+        )
+
 
 def seal_of(ticket: bytes) -> int:
     """What ties a reply to its request: an answer to another one, or to an altered one, is not accepted."""
