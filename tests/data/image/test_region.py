@@ -12,7 +12,7 @@ from PIL import Image
 
 from headwater.data.image import decode, read_header, region_available, turbojpeg
 from headwater.data.image.header import Header
-from headwater.data.image.region import Box, decode_region
+from headwater.data.image.region import Box, decode_region, grow
 from headwater.errors import SampleCorrupt
 from pictures import SUBSAMPLINGS, jpeg, photo, progressive, save
 
@@ -36,6 +36,25 @@ def count_wrong(data: bytes, *, count: int, seed: int = 0) -> int:
         wanted = whole[box[0] : box[0] + box[2], box[1] : box[1] + box[3]]
         wrong += part is None or not np.array_equal(part, wanted)
     return wrong
+
+
+@pytest.mark.parametrize(
+    ("subsampling", "box", "area"),
+    [
+        ("444", (16, 16, 16, 16), (16, 16, 32, 32)),
+        ("grey", (15, 16, 2, 17), (8, 16, 24, 40)),
+        ("420", (17, 17, 14, 14), (16, 16, 32, 32)),
+        ("420", (16, 17, 14, 15), (0, 16, 32, 48)),
+        ("422", (16, 16, 16, 16), (16, 0, 32, 48)),
+        ("440", (16, 16, 16, 16), (0, 16, 48, 32)),
+        ("411", (16, 32, 16, 32), (16, 32, 32, 64)),
+        ("420", (90, 90, 10, 10), (80, 80, 100, 100)),
+        ("420", (40, 98, 8, 2), (32, 80, 64, 100)),
+        ("444", (40, 98, 8, 2), (40, 96, 48, 100)),
+    ],
+)
+def test_the_margin_is_one_pixel_where_chroma_is_halved(subsampling: str, box: Box, area: Box) -> None:
+    assert grow(box, (100, 100), subsampling=subsampling) == area
 
 
 def test_the_library_gives_simplejpegs_pixels() -> None:

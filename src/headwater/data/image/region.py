@@ -18,6 +18,10 @@ from headwater.data.image.header import Data, Header, view_bytes
 
 Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]
+"""Top, left, height, width."""
+Size = tuple[int, int]
+Area = tuple[int, int, int, int]
+"""Top, left, bottom, right."""
 
 WORTHWHILE_SHARE = 0.6
 """Of the image's pixels, with the columns around the box; above it a full decode is as fast."""
@@ -28,11 +32,10 @@ _EOI = b"\xff\xd9"
 _TAIL = 4096
 """Where the end marker is looked for: some cameras and tools pad their files."""
 
-_COLUMNS = {"444": (8, 0), "422": (16, 1), "420": (16, 1), "440": (8, 0), "411": (32, 0), "grey": (8, 0)}
-"""Width of an MCU, and columns beside a pixel that the smooth upsampling of chroma looks at.
-
-Rows need neither: the library keeps the rows above and below that it needs by itself.
-"""
+_MCU = {"444": (8, 8), "422": (8, 16), "420": (16, 16), "440": (16, 8), "411": (8, 32), "grey": (8, 8)}
+"""Height and width of an MCU."""
+_HALVED = 16
+"""A side of an MCU along which chroma is halved, and upsampled smoothly; a quarter is only repeated."""
 
 
 def decode_region(data: Data, header: Header, box: Box, *, always: bool = False) -> Pixels | None:
@@ -43,7 +46,9 @@ def decode_region(data: Data, header: Header, box: Box, *, always: bool = False)
     """
     if not header.regionable:
         return None
-    area = _grow(header, box)
+    size = header.stored_height, header.stored_width
+    _, left, _, right = grow(box, size, subsampling=header.subsampling)
+    area = box[0], left, box[0] + box[2], right  # the library keeps the rows around it by itself
     if not always and not (_is_worthwhile(header, area) and region_available()):
         return None
     if not _has_end(view_bytes(data)):
@@ -56,14 +61,14 @@ def _has_end(data: bytes | memoryview) -> bool:
     return data[-2:] == _EOI or _EOI in bytes(data[-_TAIL:])
 
 
-def _is_worthwhile(header: Header, area: Box) -> bool:
+def _is_worthwhile(header: Header, area: Area) -> bool:
     top, left, bottom, right = area
     pixels = header.stored_height * header.stored_width
     return pixels >= WORTHWHILE_PIXELS and (bottom - top) * (right - left) <= WORTHWHILE_SHARE * pixels
 
 
 def _decode_area(
-    decoder: turbojpeg.Decoder, data: Data, *, header: Header, area: Box, box: Box
+    decoder: turbojpeg.Decoder, data: Data, *, header: Header, area: Area, box: Box
 ) -> Pixels | None:
     top, left, bottom, right = area
     grey = header.components == 1
@@ -76,15 +81,25 @@ def _decode_area(
     return pixels[down : down + box[2], across : across + box[3]]
 
 
-def _grow(header: Header, box: Box) -> Box:
-    """Top, left, bottom and right of what must be decoded to have the box's pixels."""
+def grow(box: Box, size: Size, *, subsampling: str) -> Area:
+    """The whole MCUs that the box's pixels are made of; box and size (height, width) are as stored.
+
+    Smooth upsampling of chroma looks at one pixel beyond. At a border of MCUs, or at the image's edge,
+    it does the same to the part as to the whole.
+    """
     top, left, height, width = box
-    wide, margin = _COLUMNS[header.subsampling]
-    right = min(header.stored_width, -(-(left + width + margin) // wide) * wide)
-    left = max(0, left - margin) // wide * wide
-    if margin and left and right - left <= 4:
+    tall, wide = _MCU[subsampling]
+    top, bottom = _grow_span(top, height, side=tall, end=size[0])
+    left, right = _grow_span(left, width, side=wide, end=size[1])
+    if wide == _HALVED and left and right - left <= 4:
         left -= wide  # libjpeg upsamples a chroma plane of two columns or fewer without smoothing
-    return top, left, top + height, right
+    return top, left, bottom, right
+
+
+def _grow_span(start: int, length: int, *, side: int, end: int) -> tuple[int, int]:
+    margin = 1 if side == _HALVED else 0
+    first, last = max(0, start - margin), start + length + margin
+    return first // side * side, min(end, -(-last // side) * side)
 
 
 @cache
