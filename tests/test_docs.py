@@ -20,6 +20,7 @@ from datasets import Photo, write_parquets, write_tars
 from headwater import errors, transforms
 from headwater.cli import app
 from headwater.data.codecs import CODECS
+from headwater.data.codecs.excerpts import EXCERPTS
 from headwater.data.synthetic import write_photos
 from headwater.loader.state import LoaderState
 from headwater.measure.signals import Signals
@@ -243,7 +244,7 @@ def test_every_field_of_a_message_is_in_the_wire_format(kind: Any) -> None:
 
 def test_every_column_and_codec_is_in_the_wire_format() -> None:
     page = section(read_reference("wire"), "Samples")
-    for name in (*payloads.CUT.names, *CODECS):
+    for name in (*payloads.CUT.names, *CODECS, *EXCERPTS):
         assert f"| `{name}` |" in page, name
     for name in payloads.FACTS.names:
         assert f"`{name}`" in page, name

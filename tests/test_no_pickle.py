@@ -100,7 +100,7 @@ def test_the_graph_reaches_what_is_imported_inside_functions() -> None:
     found = set(reached(("store",)))
     assert {
         "headwater/store/server/worker.py",
-        "headwater/data/codecs.py",
+        "headwater/data/codecs/__init__.py",
         "headwater/engine/chain.py",
         "headwater/errors.py",
         "headwater/__init__.py",

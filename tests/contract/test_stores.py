@@ -16,6 +16,7 @@ import headwater as hw
 from datasets import Photo, members_of, write_folder, write_parquet, write_tar
 from headwater import transforms as T
 from headwater.data.codecs import CODECS
+from headwater.data.codecs.excerpts import excerpt_names
 from headwater.errors import SampleCorrupt
 from headwater.store.client.remote import RemoteStore
 from headwater.store.fleet import ShardedStore
@@ -293,6 +294,14 @@ class TestBatches:
         assert len(found) == 36
         assert found == wanted
         assert (served.cut() > before) == (cut > 0 and kind != "local")
+
+    @pytest.mark.parametrize("codec", excerpt_names())
+    def test_the_same_bits_from_excerpts(
+        self, codec: str, data: hw.Dataset, local: hw.Dataset, kind: str, served: Served
+    ) -> None:
+        before = served.cut()
+        assert epoch_of(make(data, offload=hw.Offload(2, codec))) == epoch_of(make(local))
+        assert (served.cut() > before) == (kind != "local")
 
     @pytest.mark.parametrize("shuffle", [False, True, "blocks"])
     @pytest.mark.parametrize("workers", [0, 2])

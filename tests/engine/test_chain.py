@@ -137,7 +137,7 @@ class NotingLot(Lot):
 
     noted: dict[int, tuple[tuple[int, int], list[tuple[float, ...]]]] = field(default_factory=dict)
 
-    def note(self, place: int, size: tuple[int, int], rows: Sequence[Any]) -> None:
+    def note(self, place: int, header: Any, size: tuple[int, int], rows: Sequence[Any]) -> None:
         assert place not in self.images
         self.noted[place] = (size, [tuple(row) for row in rows])
 

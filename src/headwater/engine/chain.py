@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from headwater.errors import SampleTooLarge
 
 Value = Any  # the bytes of a file before decode, an image after it
 Ids = NDArray[np.int64]
+Box = tuple[int, int, int, int]  # top, left, height, width
 Drawn = Sequence[Row] | SampleTooLarge  # what the steps drew for a sample, or why it must not reach them
 
 
@@ -34,7 +35,7 @@ class Lot(Protocol):
 class Noting(Lot, Protocol):
     """A lot that wants to know what was drawn; told before the sample is decoded."""
 
-    def note(self, place: int, size: tuple[int, int], rows: Sequence[Row]) -> None: ...
+    def note(self, place: int, header: Header, size: tuple[int, int], rows: Sequence[Row]) -> None: ...
 
 
 class _Part:
@@ -45,7 +46,7 @@ class _Part:
         self.places = places.tolist()
         self.ids, self.epoch = lot.ids[places], lot.epoch
         if hasattr(lot, "note"):
-            self.note = lambda place, size, rows: lot.note(self.places[place], size, rows)
+            self.note = lambda place, *facts: lot.note(self.places[place], *facts)
 
     def emit(self, place: int, image: Image) -> None:
         self._lot.emit(self.places[place], image)
@@ -95,25 +96,42 @@ class Chain:
         for place, (image, drawn) in enumerate(zip(images, each, strict=True)):
             self._finish(place, image, lot, done=0, drawn=drawn)
 
-    def _run_files(self, files: Sequence[Value], lot: Lot, step: Decode) -> None:
+    def locate(
+        self, files: Sequence[Value], lot: Lot
+    ) -> Iterator[tuple[int, Header, Sequence[Row], Box | None]]:
+        """Place, header, draws and the box of the first crop of each file, which is not decoded.
+
+        For a chain that begins with the decoder. A file that cannot be read goes to `lot.fail`; the box is
+        None where no crop follows the decoder, or the image is too small for it.
+        """
+        step = self.pipeline.steps[0]
+        assert isinstance(step, Decode)
         headers, places = self._headers(files, lot)
         if not places:
             return
-        sizes = np.array([header.size(oriented=step.oriented) for header in headers], np.int64)
-        each = self._draw(self.pipeline, lot.ids[places], sizes, lot.epoch)
+        sizes = [header.size(oriented=step.oriented) for header in headers]
+        each = self._draw(self.pipeline, lot.ids[places], np.array(sizes, np.int64), lot.epoch)
         fused = len(self.pipeline) > 1 and self.pipeline.steps[1].crops
         note = getattr(lot, "note", None)
-        for place, header, drawn in zip(places, headers, each, strict=True):
+        for place, header, size, drawn in zip(places, headers, sizes, each, strict=True):
             try:
                 rows = _check(drawn)
                 if note is not None:
-                    note(place, header.size(oriented=step.oriented), rows)
-                box = _box(rows[1], header.size(oriented=step.oriented)) if fused else None
+                    note(place, header, size, rows)
+                box = find_box(rows[1], size) if fused else None
+            except Exception as error:
+                lot.fail(place, "decode", error)
+                continue
+            yield place, header, rows, box
+
+    def _run_files(self, files: Sequence[Value], lot: Lot, step: Decode) -> None:
+        for place, header, rows, box in self.locate(files, lot):
+            try:
                 image = decode(files[place], header, mode=step.mode, oriented=step.oriented, box=box)
             except Exception as error:
                 lot.fail(place, "decode", error)
                 continue
-            self._finish(place, image, lot, done=1 if box is None else 2, drawn=drawn)
+            self._finish(place, image, lot, done=1 if box is None else 2, drawn=rows)
 
     def _headers(self, files: Sequence[Value], lot: Lot) -> tuple[list[Header], list[int]]:
         headers, places = [], []
@@ -165,7 +183,7 @@ def _check(drawn: Drawn) -> Sequence[Row]:
     return drawn
 
 
-def _box(row: Row, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
+def find_box(row: Row, size: tuple[int, int]) -> Box | None:
     """The box that a crop has drawn; None if the image is too small, which the crop itself explains."""
     top, left, height, width = map(int, row)
     fits = min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]

@@ -20,7 +20,7 @@ from headwater.engine.chain import Chain
 from headwater.engine.fetching import Wanted
 from headwater.errors import WrongUse
 from headwater.plan.offload import Offload
-from headwater.store.client.cutting import Cutting
+from headwater.store.client.cutting import Cutting, Opened
 from headwater.store.client.link import Link
 from headwater.store.client.remote import Remote, RemoteReader, RemoteStore
 from headwater.store.client.replicas import Replicas
@@ -64,7 +64,7 @@ class Lot:
     def fail(self, place: int, stage: str, error: Exception) -> None:
         raise error
 
-    def note(self, place: int, size: tuple[int, int], rows: Sequence[Any]) -> None:
+    def note(self, place: int, header: Any, size: tuple[int, int], rows: Sequence[Any]) -> None:
         self.noted[place] = (size, rows)
 
 
@@ -76,24 +76,38 @@ def honest(cut: int, codec: str = "none", *, wanted: Wanted = WANTED, seed: int 
     sent, drawn = [], []
     for place in range(len(wanted.ids)):
         image, (size, rows) = lot.images[place], lot.noted[place]
-        facts[place] = (cut, 0, *image.shape, *size, 0)
+        facts[place] = (cut, 0, *image.shape, *size, 1, 0.0)
         sent.append(codecs.encode(codec, image))
         drawn.append(np.array([value for row in rows for value in row], "<f8").tobytes())
     return Parcel(wanted.ids, sent, {}, None, facts, drawn)
 
 
 def cutting(cut: int, codec: str = "none", limits: Limits | None = None) -> Cutting:
-    return Cutting(PIPELINE.cut(cut)[0], 5, limits or Limits(), cut, codec)
+    return Cutting(
+        PIPELINE.cut(cut)[0],
+        5,
+        limits or Limits(),
+        (Offload(cut, codec),),
+        lambda some: np.zeros(len(some), np.uint8),
+    )
+
+
+def ask(asker: Cutting, wanted: Wanted = WANTED) -> ReadRequest:
+    return asker.apply(ReadRequest("photos", "v", "c", wanted.ids.tobytes()), wanted.positions)
+
+
+def open_parcel(asker: Cutting, parcel: Parcel, wanted: Wanted = WANTED) -> Opened:
+    return asker.open(parcel, wanted, ask(asker, wanted))
 
 
 @pytest.mark.parametrize("codec", codecs.CODECS)
 @pytest.mark.parametrize("cut", range(1, len(PIPELINE) + 1))
 def test_an_honest_answer_is_taken(cut: int, codec: str) -> None:
-    done, values, wrong = cutting(cut, codec).open(honest(cut, codec), WANTED)
-    assert wrong == ""
-    assert done.tolist() == [cut] * 6
+    opened = open_parcel(cutting(cut, codec), honest(cut, codec))
+    assert (opened.wrong, opened.again) == ("", [])
+    assert opened.done.tolist() == [cut] * 6
     lot = Lot(WANTED.ids, WANTED.epoch)
-    CHAIN.run(values, lot, done=done)
+    CHAIN.run(opened.values, lot, done=opened.done)
     whole = Lot(WANTED.ids, WANTED.epoch)
     CHAIN.run(FILES, whole)
     assert all(np.array_equal(lot.images[place], whole.images[place]) for place in range(6))
@@ -105,12 +119,12 @@ def test_samples_that_came_as_files_stay_files() -> None:
         parcel.payloads[place] = FILES[place]
         parcel.facts[place] = 0
         parcel.drawn[place] = b""
-    done, values, wrong = cutting(2).open(parcel, WANTED)
-    assert wrong == ""
-    assert done.tolist() == [0, 2, 2, 2, 0, 2]
-    assert values[4] is FILES[4]
+    opened = open_parcel(cutting(2), parcel)
+    assert opened.wrong == ""
+    assert opened.done.tolist() == [0, 2, 2, 2, 0, 2]
+    assert opened.values[4] is FILES[4]
     raw = Parcel(WANTED.ids, FILES, {}, None, np.zeros(6, FACTS), [b""] * 6)
-    assert cutting(2).open(raw, WANTED)[0].tolist() == [0] * 6
+    assert open_parcel(cutting(2), raw).done.tolist() == [0] * 6
 
 
 def other_draws(parcel: Parcel) -> None:
@@ -198,25 +212,25 @@ LIES: dict[Lie, str] = {
 def test_a_lie_is_noticed(lie: Lie) -> None:
     parcel = honest(3)
     lie(parcel)
-    assert LIES[lie] in cutting(3).open(parcel, WANTED)[2]
+    assert LIES[lie] in open_parcel(cutting(3), parcel).wrong
 
 
 def test_the_caps_of_the_trainer_hold() -> None:
-    assert "impossible size" in cutting(3, limits=Limits(pixels=399)).open(honest(3), WANTED)[2]
+    assert "impossible size" in open_parcel(cutting(3, limits=Limits(pixels=399)), honest(3)).wrong
     most = max((50 + 3 * number) * (70 - 2 * number) for number in range(6))
-    assert "past limits.pixels" in cutting(3, limits=Limits(pixels=most - 1)).open(honest(3), WANTED)[2]
-    assert cutting(3, limits=Limits(pixels=most)).open(honest(3), WANTED)[2] == ""
+    assert "past limits.pixels" in open_parcel(cutting(3, limits=Limits(pixels=most - 1)), honest(3)).wrong
+    assert open_parcel(cutting(3, limits=Limits(pixels=most)), honest(3)).wrong == ""
 
 
 def test_the_store_is_told_the_caps() -> None:
     limits = Limits(pixels=4000, scans=3)
-    asked = cutting(3, limits=limits).apply(ReadRequest("photos", "v", "c", b""), 1)
+    asked = ask(cutting(3, limits=limits))
     assert messages.decode_request(messages.encode(asked)).limits == limits
 
 
 def test_another_seed_or_epoch_is_noticed() -> None:
-    assert "random" in cutting(3).open(honest(3, seed=6), WANTED)[2]
-    assert "random" in cutting(3).open(honest(3), Wanted(WANTED.positions, WANTED.ids, 4))[2]
+    assert "random" in open_parcel(cutting(3), honest(3, seed=6)).wrong
+    assert "random" in open_parcel(cutting(3), honest(3), Wanted(WANTED.positions, WANTED.ids, 4)).wrong
 
 
 class TestAgreement:
@@ -224,21 +238,31 @@ class TestAgreement:
         return Cutting.of(CHAIN, offload, msgspec.structs.replace(WELCOME, **changes), f"store-{id(changes)}")
 
     def test_as_far_as_the_chain_goes(self) -> None:
-        assert self.of(Offload(2, "zstd")).cut == 2
-        assert self.of(Offload(200)).cut == len(PIPELINE)
-        assert self.of(Offload(2, "zstd")).codec == "zstd"
+        assert self.of(Offload(2, "zstd")).ways == (Offload(2, "zstd"),)
+        assert self.of(Offload(200)).reach == len(PIPELINE)
 
     def test_a_codec_that_the_store_lacks_is_done_without(self) -> None:
-        assert self.of(Offload(2, "zstd"), codecs=["none"]).codec == "none"
+        with pytest.warns(UserWarning, match="has no codec zstd"):
+            assert self.of(Offload(2, "zstd"), codecs=["none"]).ways == (Offload(2),)
 
     def test_a_store_that_does_not_mind_limits_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="stor-w is too old to mind a loader's limits"):
             found = Cutting.of(CHAIN, Offload(2), msgspec.structs.replace(WELCOME, limits=False), "stor-w")
-        assert found.cut == 0
+        assert found.reach == 0
 
     def test_a_codec_that_nobody_has(self) -> None:
-        with pytest.raises(WrongUse, match="codec 'jpeg'"):
-            self.of(Offload(2, "jpeg"))
+        with pytest.raises(WrongUse, match="codec 'gif' is not known"):
+            self.of(Offload(2, "gif"))
+
+    def test_an_excerpt_needs_a_crop_after_the_decoder(self) -> None:
+        with pytest.raises(WrongUse, match="codec 'jpeg' cuts a crop out of the file: it needs cut=2"):
+            self.of(Offload(3, "jpeg"))
+        with pytest.raises(WrongUse, match="first step after the decoder is a crop"):
+            Cutting.of(Chain(Pipeline(PIPELINE.steps[:1])), Offload(2, "jpeg"), WELCOME, "stor-v")
+
+    def test_a_store_without_excerpts_gives_files(self) -> None:
+        with pytest.warns(UserWarning, match="has no codec jpeg"):
+            assert self.of(Offload(2, "jpeg"), codecs=["none"]).reach == 0
 
     def test_a_step_that_differs_stays_and_is_said_once(self) -> None:
         others = {**digests(), "resize": "other"}
@@ -250,11 +274,11 @@ class TestAgreement:
             warnings.simplefilter("error")
             again = Cutting.of(CHAIN, Offload(4), _with(others), "stor-x")
             unused = Cutting.of(CHAIN, Offload(2), _with(others), "stor-y")  # it ends before the resize
-        assert (first.cut, again.cut, unused.cut) == (2, 2, 2)
+        assert (first.reach, again.reach, unused.reach) == (2, 2, 2)
 
     def test_a_store_that_has_none_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="has no decode"):
-            assert Cutting.of(CHAIN, Offload(4), _with({}), "stor-z").cut == 0
+            assert Cutting.of(CHAIN, Offload(4), _with({}), "stor-z").reach == 0
 
 
 def seal(request: Request) -> int:

@@ -46,6 +46,8 @@ def reply(
         lengths=pack([length] * count, "<i8"),
         shapes=pack([shape] * count, "<i4"),
         sizes=pack([(8, 9)] * count, "<i4"),
+        orientations=pack([6] * count, "u1"),
+        seconds=pack([0.125] * count, "<f4"),
         drawn=[b"row"] * count,
         cpu_seconds=0.25,
     )

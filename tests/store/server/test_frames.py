@@ -14,7 +14,7 @@ from headwater.data.image import Limits
 from headwater.store.server.frames import Answer, Fault, Hello, Reply, Setup, pack, receive, send, unpack
 
 Pair = tuple[socket.socket, socket.socket]
-REPLY = Reply(b"\1", bytes(8), bytes(8), bytes(12), bytes(8), [b"drawn"], 0.5)
+REPLY = Reply(b"\1", bytes(8), bytes(8), bytes(12), bytes(8), b"\1", bytes(4), [b"drawn"], 0.5)
 
 
 @pytest.fixture

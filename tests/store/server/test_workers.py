@@ -88,7 +88,7 @@ class Lot:
     def fail(self, place: int, stage: str, error: Exception) -> None:
         return None
 
-    def note(self, place: int, size: tuple[int, int], rows: Sequence[Row]) -> None:
+    def note(self, place: int, header: Any, size: tuple[int, int], rows: Sequence[Row]) -> None:
         self.sizes[place], self.rows[place] = size, rows
 
 

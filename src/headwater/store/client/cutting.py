@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,97 +15,209 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data import codecs
+from headwater.data.codecs.excerpts import EXCERPT_CUT, EXCERPTS, takes_excerpts
 from headwater.data.image import Limits
+from headwater.data.image.excerpt import open_excerpt
 from headwater.data.pipeline import Pipeline, library_versions
-from headwater.engine.chain import Chain
+from headwater.data.steps.decode import Decode
+from headwater.engine.chain import Box, Chain, find_box
 from headwater.engine.fetching import Wanted
-from headwater.errors import SampleCorrupt, WrongUse
+from headwater.errors import SampleCorrupt, SampleTooLarge, WrongUse
 from headwater.plan.offload import Offload
 from headwater.store.wire.catalogue import Comparison, combined, compare, digests, longest, said_once
 from headwater.store.wire.messages import ReadRequest, Welcome
 from headwater.store.wire.payloads import Parcel
 
+Choose = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+"""Positions to numbers of ways."""
+
 _said: set[str] = set()
+
+
+@dataclass
+class Opened:
+    """A parcel's samples: steps done, values, and in words what a store did other than it was asked to.
+
+    `again` are places whose payload cannot be opened although it came as it was sent: their files are needed.
+    """
+
+    done: NDArray[np.uint8]
+    values: list[Any]
+    wrong: str = ""
+    again: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """A chain's first `cut` steps for every sample, in one codec."""
+    """A chain's first steps at the store: for each sample one of several ways, which `choose` numbers."""
 
     pipeline: Pipeline
     seed: int
     limits: Limits
-    cut: int
-    codec: str
+    ways: tuple[Offload, ...]
+    choose: Choose
 
     @classmethod
     def of(cls, chain: Chain, offload: Offload, welcome: Welcome, store: str) -> Cutting:
-        """As far as both sides agree; a difference is said once."""
-        if offload.codec not in codecs.CODECS:
-            raise WrongUse(f"codec {offload.codec!r} is not known; known: {', '.join(codecs.CODECS)}")
+        """The same way for all, as far as both sides agree; a difference is said once."""
+        _check(offload, chain.pipeline)
         used = {step.name for step in chain.pipeline.steps[: offload.cut]}
         comparison = agree(welcome, store, used)
         reach = min(offload.cut, longest(chain.pipeline, comparison.agreed))
         if reach and not welcome.limits:
             reach = 0
             _say(f"store {store} is too old to mind a loader's limits; steps stay at the trainer")
-        codec = offload.codec if offload.codec in welcome.codecs else "none"
-        return cls(chain.pipeline.cut(reach)[0], chain.seed, chain.limits, reach, codec)
+        way = _possible(Offload(reach, offload.codec), welcome, store)
+        first = chain.pipeline.cut(way.cut)[0]
+        return cls(
+            first, chain.seed, chain.limits, (way,), lambda positions: np.zeros(len(positions), np.uint8)
+        )
 
-    def apply(self, request: ReadRequest, count: int) -> ReadRequest:
+    @property
+    def reach(self) -> int:
+        """The most steps that are asked for."""
+        return max(way.cut for way in self.ways)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted({way.codec for way in self.ways})
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint8]:
+        """Cut and number of the codec of each way."""
+        return np.array([(way.cut, self._names.index(way.codec)) for way in self.ways], np.uint8)
+
+    def apply(self, request: ReadRequest, positions: NDArray[np.int64]) -> ReadRequest:
+        """The request with what to do with each sample; as it was where all should come as files."""
+        cuts, numbers = self._table[self.choose(positions)].T
+        if not cuts.any():
+            return request
         return msgspec.structs.replace(
             request,
             seed=self.seed,
-            cuts=bytes([self.cut]) * count,
-            codecs=bytes(count),
-            names=[self.codec],
+            cuts=cuts.tobytes(),
+            codecs=numbers.tobytes(),
+            names=self._names,
             steps=self.pipeline.spec(),
             offset=self.pipeline.offset,
             digest=combined(self.pipeline, digests()),
             limits=self.limits,
         )
 
-    def open(self, parcel: Parcel, wanted: Wanted) -> tuple[NDArray[np.uint8], list[Any], str]:
-        """Steps done, values, and what is wrong with the answer if the store did not do as asked."""
+    def open(self, parcel: Parcel, wanted: Wanted, request: ReadRequest) -> Opened:
+        """What came for this request, unpacked as far as the store did as it was asked to."""
         facts = parcel.facts
-        (cut,) = np.nonzero(facts["done"] > 0)
-        values: list[Any] = list(parcel.payloads)
-        done = facts["done"].astype(np.uint8)
-        if not len(cut):
-            return done, values, ""
-        wrong = self._doubt(parcel, wanted, cut)
-        if wrong:
-            return done, values, wrong
-        try:
-            shapes = np.stack([facts["height"], facts["width"], facts["channels"]], axis=1).tolist()
-            for place in cut.tolist():
-                values[place] = codecs.decode(self.codec, values[place], tuple(shapes[place]))
-        except SampleCorrupt as error:
-            return done, values, str(error)
-        return done, values, ""
+        opened = Opened(facts["done"].astype(np.uint8), list(parcel.payloads))
+        (places,) = np.nonzero(facts["done"] > 0)
+        if not len(places):
+            return opened
+        opened.wrong = _doubt_facts(parcel, places, request, self.limits)
+        boxes: dict[int, Box | None] = {}
+        for cut in np.unique(opened.done[places]).tolist():
+            if not opened.wrong:
+                opened.wrong = self._doubt(parcel, wanted, np.flatnonzero(opened.done == cut), cut, boxes)
+        if not opened.wrong:
+            self._unpack(parcel, places, opened, boxes)
+        return opened
 
-    def _doubt(self, parcel: Parcel, wanted: Wanted, cut: NDArray[np.intp]) -> str:
+    def _unpack(
+        self, parcel: Parcel, places: NDArray[np.intp], opened: Opened, boxes: dict[int, Box | None]
+    ) -> None:
+        facts = parcel.facts[places]
+        shapes = np.stack([facts["height"], facts["width"], facts["channels"]], axis=1).tolist()
+        for place, number, shape in zip(places.tolist(), facts["codec"].tolist(), shapes, strict=True):
+            codec = self._names[number]
+            try:
+                if codec in EXCERPTS:
+                    opened.values[place] = self._open_excerpt(parcel, place, boxes[place])
+                else:
+                    opened.values[place] = codecs.decode(codec, opened.values[place], tuple(shape))
+            except (SampleCorrupt, SampleTooLarge) as error:
+                # An excerpt of a strange file may be beyond what its coding can hold; pixels always fit.
+                if codec not in EXCERPTS:
+                    opened.wrong = str(error)
+                    return
+                opened.again.append(place)
+
+    def _open_excerpt(self, parcel: Parcel, place: int, box: Box | None) -> Any:
+        step, facts = self.pipeline.steps[0], parcel.facts[place]
+        assert isinstance(step, Decode)
+        if box is None:
+            raise SampleCorrupt("an excerpt for a crop that does not fit")
+        return open_excerpt(
+            parcel.payloads[place],
+            box,
+            size=(int(facts["source_height"]), int(facts["source_width"])),
+            orientation=int(facts["orientation"]),
+            mode=step.mode,
+            oriented=step.oriented,
+            limits=self.limits,
+        )
+
+    def _doubt(
+        self,
+        parcel: Parcel,
+        wanted: Wanted,
+        places: NDArray[np.intp],
+        cut: int,
+        boxes: dict[int, Box | None],
+    ) -> str:
         """Draw what the store should have drawn and compare: with that, nothing else can have been done."""
-        facts = parcel.facts[cut]
-        if (facts["done"] != self.cut).any() or facts["codec"].any():
-            return "it went further than it was asked to"
+        facts = parcel.facts[places]
         sizes = np.stack([facts["source_height"], facts["source_width"]], axis=1).astype(np.int64)
-        shapes = np.stack([facts["height"], facts["width"]], axis=1).astype(np.int64)
-        if min(sizes.min(), shapes.min()) < 1 or shapes.prod(axis=1).max() > self.limits.pixels:
-            return "it sent an image of impossible size"
-        if facts["channels"].min() < 1 or facts["channels"].max() > 4:
-            return "it sent an image of impossible depth"
-        ids = wanted.ids[cut]
-        rows, most = self.pipeline.trace(ids, sizes, seed=self.seed, epoch=wanted.epoch)
+        pipeline = self.pipeline.cut(cut)[0]
+        rows, most = pipeline.trace(wanted.ids[places], sizes, seed=self.seed, epoch=wanted.epoch)
         if most.max() > self.limits.pixels:
             return "it ran steps on an image past limits.pixels"
         drawn = np.concatenate([np.ascontiguousarray(row, "<f8") for row in rows], axis=1)
-        if any(parcel.drawn[place] != row.tobytes() for place, row in zip(cut.tolist(), drawn, strict=True)):
+        pairs = zip(places.tolist(), drawn, strict=True)
+        if any(parcel.drawn[place] != row.tobytes() for place, row in pairs):
             return "it drew other random numbers"
+        if cut == EXCERPT_CUT:
+            found = zip(places.tolist(), rows[1].tolist(), sizes.tolist(), strict=True)
+            boxes |= {place: find_box(row, (size[0], size[1])) for place, row, size in found}
+        shapes = np.stack([facts["height"], facts["width"]], axis=1).astype(np.int64)
         after = sizes
-        for step, row in zip(self.pipeline.steps, rows, strict=True):
+        for step, row in zip(pipeline.steps, rows, strict=True):
             after = step.out_sizes(after, row)
         return "" if np.array_equal(after, shapes) else "its images have another size than the steps give"
+
+
+def _check(offload: Offload, pipeline: Pipeline) -> None:
+    if offload.codec in EXCERPTS:
+        if offload.cut != EXCERPT_CUT or not takes_excerpts(pipeline):
+            raise WrongUse(
+                f"codec {offload.codec!r} cuts a crop out of the file: it needs cut={EXCERPT_CUT} and a "
+                "pipeline whose first step after the decoder is a crop"
+            )
+    elif offload.codec not in codecs.CODECS:
+        known = ", ".join(codecs.CODECS)
+        raise WrongUse(f"codec {offload.codec!r} is not known; known: {known}; headwater[codecs] brings more")
+
+
+def _possible(way: Offload, welcome: Welcome, store: str) -> Offload:
+    """The way, or the nearest that the store has: pixels without a codec, a file instead of an excerpt."""
+    short = way.codec in EXCERPTS and way.cut < EXCERPT_CUT
+    if not short and way.codec in welcome.codecs:
+        return way
+    if not short:
+        _say(f"store {store} has no codec {way.codec}; it does without")
+    return Offload(0) if way.codec in EXCERPTS else Offload(way.cut)
+
+
+def _doubt_facts(parcel: Parcel, places: NDArray[np.intp], request: ReadRequest, limits: Limits) -> str:
+    """Whether what the store says of its images can be at all."""
+    facts = parcel.facts[places]
+    cuts, numbers = (np.frombuffer(column, np.uint8)[places] for column in (request.cuts, request.codecs))
+    if (facts["done"] != cuts).any() or (facts["codec"] != numbers).any():
+        return "it went further than it was asked to"
+    sizes = np.stack([facts["source_height"], facts["source_width"]], axis=1)
+    shapes = np.stack([facts["height"], facts["width"]], axis=1).astype(np.int64)
+    if min(sizes.min(), shapes.min()) < 1 or shapes.prod(axis=1).max() > limits.pixels:
+        return "it sent an image of impossible size"
+    if facts["channels"].min() < 1 or facts["channels"].max() > 4:
+        return "it sent an image of impossible depth"
+    return ""
 
 
 def agree(welcome: Welcome, store: str, used: Collection[str] | None = None) -> Comparison:

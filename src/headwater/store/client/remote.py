@@ -20,7 +20,7 @@ from headwater.engine.chain import Chain
 from headwater.engine.fetching import Fetched, Reader, Wanted
 from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
-from headwater.store.client.cutting import Cutting
+from headwater.store.client.cutting import Cutting, Opened
 from headwater.store.client.errand import Errand, TooSlow, locate
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, pages, payloads
@@ -89,7 +89,7 @@ class RemoteStore:
         if offload is None or not offload.cut:
             return RemoteReader(self, fields=fields)
         cutting = Cutting.of(chain, offload, self.known.welcome, self.replicas.names)
-        return RemoteReader(self, fields=fields, cutting=cutting if cutting.cut else None)
+        return RemoteReader(self, fields=fields, cutting=cutting if cutting.reach else None)
 
     def blocks(self) -> NDArray[np.int64] | None:
         return self._blocks if self.known.facts.blocks else None
@@ -208,7 +208,7 @@ class RemoteReader:
                 self._errands.discard(errand)
         count = _answered(parcel)
         kept = Wanted(wanted.positions[:count], wanted.ids[:count], wanted.epoch)
-        return self._open(parcel.first(count), kept, cutting)
+        return self._open(parcel.first(count), kept, cutting, request)
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
@@ -220,19 +220,31 @@ class RemoteReader:
             heads=self._heads,
             fields=self._fields,
         )
-        return request if cutting is None else cutting.apply(request, len(wanted.ids))
+        return request if cutting is None else cutting.apply(request, wanted.positions)
 
-    def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None) -> Fetched:
+    def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None, request: ReadRequest) -> Fetched:
         failed = {place: _error_of(text) for place, text in parcel.errors.items()}
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
-        values: list[Any] = list(parcel.payloads)
-        if cutting is None:
-            return Fetched(values, fields, failed, bytes_moved=parcel.bytes)
-        done, values, doubtful = cutting.open(parcel, wanted)
-        if not doubtful:
-            return Fetched(values, fields, failed, done, parcel.bytes)
-        self._distrust(doubtful)
-        return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
+        if cutting is None or not request.cuts:
+            return Fetched(list(parcel.payloads), fields, failed, bytes_moved=parcel.bytes)
+        opened = cutting.open(parcel, wanted, request)
+        if opened.wrong:
+            self._distrust(opened.wrong)
+            return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
+        moved = parcel.bytes + self._fetch_again(opened, wanted)
+        return Fetched(opened.values, fields, failed, opened.done, moved)
+
+    def _fetch_again(self, opened: Opened, wanted: Wanted) -> int:
+        """Put the files of samples that could not be opened in their places; how many bytes that moved."""
+        if not opened.again:
+            return 0
+        reader = RemoteReader(self._store)
+        places = opened.again
+        found = reader.fetch(Wanted(wanted.positions[places], wanted.ids[places], wanted.epoch))
+        for place, value in zip(places, found.values, strict=True):
+            opened.values[place] = value
+        opened.done[places] = 0
+        return found.bytes_moved
 
     def _distrust(self, reason: str) -> None:
         """The store did something else than was asked: its steps stay at the trainer from now on."""

@@ -52,12 +52,15 @@ class Done:
     A payload is the pixels (uint8, height x width x channels in C order) as the codec packs them, or None:
     damaged, past a cap, too large for the arena, or in `quarantined`. Then the file itself should be sent.
     `source_sizes` are heights and widths of the whole pictures; `drawn` holds what the steps drew, as
-    little-endian float64; both are empty where the header could not be read.
+    little-endian float64; both are empty where the header could not be read. `seconds` is CPU per
+    sample, `cpu_seconds` that of the chunk.
     """
 
     payloads: list[memoryview | None]
     shapes: NDArray[np.int32]
     source_sizes: NDArray[np.int32]
+    orientations: NDArray[np.uint8]
+    seconds: NDArray[np.float32]
     drawn: list[bytes]
     cpu_seconds: float = 0.0
     quarantined: list[int] = field(default_factory=list)
@@ -79,6 +82,8 @@ class Chunk:
             payloads=[None] * count,
             shapes=np.zeros((count, 3), np.int32),
             source_sizes=np.zeros((count, 2), np.int32),
+            orientations=np.ones(count, np.uint8),
+            seconds=np.zeros(count, np.float32),
             drawn=[b""] * count,
         )
 
@@ -135,6 +140,8 @@ class Chunk:
         places = np.array(part)[settled]
         self.done.shapes[places] = answer.shapes[settled]
         self.done.source_sizes[places] = answer.sizes[settled]
+        self.done.orientations[places] = answer.orientations[settled]
+        self.done.seconds[places] = answer.seconds[settled]
         for place, number in zip(places.tolist(), settled.tolist(), strict=True):
             self.done.drawn[place] = reply.drawn[number]
         self.done.cpu_seconds += reply.cpu_seconds
@@ -187,6 +194,8 @@ class _Answer:
         self.states = unpack(reply.states, "u1", count)
         self.begins, self.lengths = unpack(reply.begins, "<i8", count), unpack(reply.lengths, "<i8", count)
         self.shapes, self.sizes = unpack(reply.shapes, "<i4", count, 3), unpack(reply.sizes, "<i4", count, 2)
+        self.orientations = unpack(reply.orientations, "u1", count)
+        self.seconds = unpack(reply.seconds, "<f4", count)
         made = self.states == MADE
         begins, lengths = self.begins[made], self.lengths[made]
         # compared without a sum, which could wrap around

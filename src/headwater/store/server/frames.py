@@ -63,6 +63,8 @@ class Reply(msgspec.Struct, array_like=True, frozen=True, tag=True):
     lengths: bytes
     shapes: bytes
     sizes: bytes
+    orientations: bytes
+    seconds: bytes
     drawn: list[bytes]
     cpu_seconds: float
 

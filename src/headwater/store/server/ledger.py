@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from headwater.data.codecs.excerpts import EXCERPTS
 from headwater.errors import MissingExtra, WrongUse
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ METRICS: dict[str, Metric] = {
         "counter",
         "Bytes of payload sent to clients.",
         "kind",
-        ("raw", "pixels", "zstd", "index", "fields"),
+        ("raw", "pixels", "zstd", "jxl1", "jxl3", *EXCERPTS, "index", "fields"),
     ),
     "headwater_bytes_avoided_total": Metric(
         "counter", "Bytes that did not cross the link, against raw samples.", "cause", ("cut", "codec")

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.data.codecs import CODECS
+from headwater.data.codecs.excerpts import EXCERPT_CUT, EXCERPTS, known_codecs, takes_excerpts
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.engine.budget import Busy, Cores, Gone, Turn, Turnstile
@@ -84,6 +84,8 @@ class Prefix:
         cuts = np.minimum(np.frombuffer(request.cuts, np.uint8), reach)
         cuts[cuts > _modest(request.steps)] = 0
         codecs = _codec_names(request, len(ids))
+        excerpts = np.fromiter((codec in EXCERPTS for codec in codecs), bool, len(codecs))
+        cuts[excerpts & ((cuts != EXCERPT_CUT) | (not takes_excerpts(pipeline)))] = 0
         made = Made(list(files), np.zeros(len(ids), FACTS), [b""] * len(ids), np.zeros(len(ids), bool))
         (wanted,) = np.nonzero((cuts > 0) & np.array([file is not None for file in files]))
         for begin in range(0, len(wanted), _CHUNK):
@@ -122,7 +124,7 @@ class Prefix:
         own = combined(pipeline, self._workers.catalogue)
         if request.digest != own:
             self._note_difference(pipeline, request.digest, own)
-        if request.digest != own or set(request.names) - set(CODECS):
+        if request.digest != own or set(request.names) - set(known_codecs()):
             return 0
         return longest(pipeline, frozenset(self._workers.catalogue))
 
@@ -150,7 +152,7 @@ class Prefix:
         sound[list(failed)] = False
         lengths, sizes = _lengths(made.payloads), _lengths(files)
         for place, name in enumerate(request.names):
-            if name not in CODECS:
+            if name not in known_codecs():
                 continue  # a client's own words are no label of a metric
             chosen = cut & (made.facts["codec"] == place)
             kind = "pixels" if name == "none" else name
@@ -209,7 +211,8 @@ class Prefix:
                 names[work.codecs[number]],
                 *done.shapes[number],
                 *done.source_sizes[number],
-                0,
+                done.orientations[number],
+                done.seconds[number],
             )
 
     def _pipeline(self, request: ReadRequest) -> Pipeline:

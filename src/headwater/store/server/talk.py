@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from headwater.data.codecs import CODECS
+from headwater.data.codecs.excerpts import known_codecs
 from headwater.data.pipeline import library_versions
 from headwater.errors import HeadwaterError, Incompatible, WrongUse
 from headwater.store.local import LocalStore
@@ -139,7 +139,7 @@ class Talk:
             version=VERSION,
             catalogue=dict(self._workers.catalogue),
             libraries=library_versions(),
-            codecs=list(CODECS),
+            codecs=known_codecs(),
             datasets=dict(self._visible(caller)),
             request_bytes=budget.request_bytes,
             request_samples=budget.request_samples,

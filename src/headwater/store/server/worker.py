@@ -13,20 +13,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from itertools import chain as concatenated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data import steps
-from headwater.data.image import Limits
+from headwater.data.codecs import encode
+from headwater.data.codecs import load as load_codec
+from headwater.data.codecs.excerpts import EXCERPTS
+from headwater.data.image import MODES, Header, Limits
+from headwater.data.image.excerpt import excerpt
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps.base import Image, Row, Step
+from headwater.data.steps.decode import Decode
 from headwater.data.steps.tensors import torch_module
 from headwater.engine.chain import Chain
+from headwater.errors import SampleCorrupt
 from headwater.store.server.arena import FIRST, LOADING, NOBODY, Arena, align
 from headwater.store.server.frames import (
     FAILED,
@@ -63,6 +68,7 @@ class _Output:
         self.states = np.full(count, WAITING, np.uint8)
         self.begins, self.lengths = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.shapes, self.sizes = np.zeros((count, 3), np.int32), np.zeros((count, 2), np.int32)
+        self.orientations, self.seconds = np.ones(count, np.uint8), np.zeros(count, np.float32)
         self.drawn = [b""] * count
 
     def put(self, place: int, image: Image) -> None:
@@ -70,20 +76,21 @@ class _Output:
             self.states[place] = FAILED
         elif (codec := self._codecs[place]) == "none":
             self._reserve(place, image.size).reshape(image.shape)[...] = image
-            self._close(place, image)
+            self._close(place, image.shape)
         else:
             self._put_encoded(place, image, codec)
 
     def _put_encoded(self, place: int, image: Image, codec: str) -> None:
-        from headwater.data.codecs import encode
-
         try:
             content = np.frombuffer(encode(codec, np.ascontiguousarray(image)), np.uint8)
         except Exception:
             self.states[place] = FAILED
             return
+        self.put_packed(place, content, image.shape)
+
+    def put_packed(self, place: int, content: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
         self._reserve(place, len(content))[...] = content
-        self._close(place, image)
+        self._close(place, shape)
 
     def _reserve(self, place: int, length: int) -> NDArray[np.uint8]:
         if self._free + length > len(self.arena.bytes):
@@ -91,9 +98,9 @@ class _Output:
         self.begins[place], self.lengths[place] = self._free, length
         return self.arena.bytes[self._free : self._free + length]
 
-    def _close(self, place: int, image: Image) -> None:
+    def _close(self, place: int, shape: tuple[int, ...]) -> None:
         self._free = align(self._free + int(self.lengths[place]))
-        self.shapes[place] = image.shape
+        self.shapes[place] = shape
         self.states[place] = MADE
 
     def reply(self, cpu_seconds: float) -> Reply:
@@ -103,6 +110,8 @@ class _Output:
             lengths=pack(self.lengths, "<i8"),
             shapes=pack(self.shapes, "<i4"),
             sizes=pack(self.sizes, "<i4"),
+            orientations=pack(self.orientations, "u1"),
+            seconds=pack(self.seconds, "<f4"),
             drawn=self.drawn,
             cpu_seconds=cpu_seconds,
         )
@@ -114,18 +123,30 @@ class _Lot:
     def __init__(self, output: _Output, places: list[int], ids: NDArray[np.int64], epoch: int) -> None:
         self._output, self._places = output, places
         self.ids, self.epoch = ids, epoch
+        self._begun = time.thread_time()
 
-    def note(self, place: int, size: tuple[int, int], rows: Sequence[Row]) -> None:
+    def note(self, place: int, header: Header, size: tuple[int, int], rows: Sequence[Row]) -> None:
         place = self._places[place]
         self._output.arena.place = place
         self._output.sizes[place] = size
+        self._output.orientations[place] = header.orientation
         self._output.drawn[place] = np.fromiter(concatenated.from_iterable(rows), "<f8").tobytes()
 
     def emit(self, place: int, image: Image) -> None:
         self._output.put(self._places[place], image)
+        self._count(place)
+
+    def emit_packed(self, place: int, content: bytes, shape: tuple[int, int, int]) -> None:
+        self._output.put_packed(self._places[place], np.frombuffer(content, np.uint8), shape)
+        self._count(place)
 
     def fail(self, place: int, stage: str, error: Exception) -> None:
         self._output.states[self._places[place]] = FAILED
+
+    def _count(self, place: int) -> None:
+        """One after the other: what was spent since the last is this one's, headers and draws the first's."""
+        begun, self._begun = self._begun, time.thread_time()
+        self._output.seconds[self._places[place]] = self._begun - begun
 
 
 def main() -> None:
@@ -182,18 +203,44 @@ def _run(job: Job, arena: Arena, limits: Limits, catalogue: Mapping[str, type[St
     arena.place = NOBODY
     with suppress(_NoRoom):
         for cut in np.unique(cuts).tolist():
-            places = np.flatnonzero(cuts == cut).tolist()
-            lot = _Lot(output, places, ids[places], job.epoch)
-            Chain(pipeline.cut(cut)[0], job.seed, limits).run([files[place] for place in places], lot)
+            chain = Chain(pipeline.cut(cut)[0], job.seed, limits)
+            for codec, places in _by_kind(np.flatnonzero(cuts == cut).tolist(), job.codecs):
+                lot = _Lot(output, places, ids[places], job.epoch)
+                if codec is None:
+                    chain.run([files[place] for place in places], lot)
+                else:
+                    _cut_files(chain, [files[place] for place in places], lot, codec)
     return output.reply(time.process_time() - begin)
+
+
+def _by_kind(places: list[int], codecs: Sequence[str]) -> Iterator[tuple[str | None, list[int]]]:
+    """The places whose pixels are packed, under None, and those of each codec that cuts the file."""
+    kinds = [codecs[place] if codecs[place] in EXCERPTS else None for place in places]
+    for kind in dict.fromkeys(kinds):
+        yield kind, [place for place, its in zip(places, kinds, strict=True) if its == kind]
+
+
+def _cut_files(chain: Chain, files: Sequence[memoryview], lot: _Lot, codec: str) -> None:
+    """An excerpt of each file, which is not decoded; a file that has none fails, and goes out whole."""
+    step = chain.pipeline.steps[0]
+    assert isinstance(step, Decode)
+    for place, header, _, box in chain.locate(files, lot):
+        made = None
+        if box is not None:
+            made = excerpt(files[place], header, box, form=EXCERPTS[codec], oriented=step.oriented)
+        if box is None or made is None:
+            lot.fail(place, "decode", SampleCorrupt("it has no excerpt"))
+        else:
+            lot.emit_packed(place, made, (box[2], box[3], MODES[step.mode]))
 
 
 def _load(pipeline: Pipeline, codecs: Sequence[str]) -> None:
     """Import what the job will need: from a cold disk this takes longer than any sample may."""
     if any("torch" in LIBRARIES.get(step.name, ()) for step in pipeline.steps):
         torch_module()
-    if any(codec != "none" for codec in codecs):
-        import_module("headwater.data.codecs")
+    for codec in set(codecs):
+        if codec not in EXCERPTS:
+            load_codec(codec)
 
 
 def _files(job: Job, arena: Arena, count: int) -> list[memoryview]:

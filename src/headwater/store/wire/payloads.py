@@ -48,10 +48,11 @@ FACTS = np.dtype(
         ("channels", "<i4"),
         ("source_height", "<i4"),
         ("source_width", "<i4"),
-        ("spare", "<i8"),
+        ("orientation", "<u4"),
+        ("seconds", "<f4"),
     ]
 )
-"""What was done to a sample: steps, codec, the image's shape, and the size of the whole image."""
+"""What was done to a sample: steps, codec, the image's shape, the whole image's size, and the CPU it took."""
 
 _VIEW = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12  # bytes that a view holds itself
