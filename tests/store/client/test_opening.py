@@ -92,7 +92,7 @@ class TestAgreement:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             reader = opened[0].reader(chain, hw.Offload(3))
-        assert reader.cutting.cut == 2
+        assert reader.cutting.reach == 2
         for store in opened:
             store.close()
 

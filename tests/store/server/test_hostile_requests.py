@@ -25,6 +25,7 @@ import pytest
 
 import headwater as hw
 from headwater.data.codecs import CODECS
+from headwater.data.codecs.excerpts import EXCERPTS
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.errors import DatasetNotFound, WrongUse
@@ -239,7 +240,7 @@ def test_a_strange_name_is_a_clean_error(target: Target, place: str) -> None:
             assert place in ("name of a parameter", "codec"), name  # what is not known there is left out
             assert place != "codec" or cut_of(answer) == [0] * 4
     shown = json.loads(target.visitor.act("status"))["metrics"]["headwater_bytes_sent_total"]
-    assert set(shown) <= {"raw", "index", "fields", "pixels", *CODECS}
+    assert set(shown) <= {"raw", "index", "fields", "pixels", *CODECS, *EXCERPTS}
 
 
 def test_a_strange_name_of_a_client_changes_nothing(target: Target) -> None:

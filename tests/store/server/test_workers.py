@@ -435,7 +435,7 @@ def test_a_library_that_is_loaded_is_waited_for_by_all(make: Callable[..., Worke
     workers = make(
         "import time\n"
         "worker.LIBRARIES = {'decode': ('torch',)}\n"
-        "worker.torch_module = lambda: time.sleep(1.5)",
+        "worker.torch_module = lambda: time.sleep(1.3)",
     )
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(workers.run, work(PIPELINE, 2), photos(2)) for _ in range(3)]:
