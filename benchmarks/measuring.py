@@ -7,6 +7,7 @@ threefold, the median of several interleaved pairs does not.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -150,6 +152,27 @@ def images_per_second(loader: Iterable[Sized], seconds: float) -> float:
     while (spent := time.perf_counter() - begin) < seconds:
         images += sum(len(batch) for batch in loader)
     return images / spent
+
+
+def best(call: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The least seconds that `call` took."""
+    found = []
+    for _ in range(times):
+        begin = clock()
+        call()
+        found.append(clock() - begin)
+    return min(found)
+
+
+def peak(call: Callable[[], object]) -> float:
+    """Most bytes that were allocated at once; numpy tells tracemalloc of its arrays."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        call()
+        return float(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 def main(description: str | None, run: Callable[[Path, Options], Report]) -> NoReturn:

@@ -7,10 +7,7 @@ is given. `hull` is planned twice: link-bound with few store cores, and link and
 
 from __future__ import annotations
 
-import gc
 import time
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +16,7 @@ from numpy.typing import NDArray
 from headwater.plan.offload import Offload, OffloadPlan, Options, Rates, make_plan
 from headwater.plan.offload.fixed import Fixed
 from headwater.plan.offload.workload import Policy
-from measuring import Bar, Cell, Report, Table, main
+from measuring import Bar, Cell, Report, Table, best, main, peak
 from measuring import Options as Told
 
 SIZES = (10_000, 1_000_000, 10_000_000)
@@ -84,26 +81,6 @@ def make_rows(count: int, *, seed: int) -> tuple[NDArray[np.float64], ...]:
     )
 
 
-def best(call: Callable[[], object], times: int) -> float:
-    found = []
-    for _ in range(times):
-        begin = time.process_time()
-        call()
-        found.append(time.process_time() - begin)
-    return min(found)
-
-
-def peak(call: Callable[[], object]) -> float:
-    """Most bytes that were allocated at once; numpy tells tracemalloc of its arrays."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        call()
-        return float(tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
-
-
 def measure(count: int) -> dict[str, tuple[float, float, OffloadPlan]]:
     """Seconds, bytes and the plan of each case."""
     options, found = make_options(count), {}
@@ -112,7 +89,7 @@ def measure(count: int) -> dict[str, tuple[float, float, OffloadPlan]]:
         def call(policy: str | Policy = policy, rates: Rates = rates) -> OffloadPlan:
             return make_plan(policy, options, rates=rates)
 
-        found[name] = best(call, TIMES), peak(call), call()
+        found[name] = best(call, TIMES, time.process_time), peak(call), call()
     return found
 
 

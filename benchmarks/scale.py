@@ -7,8 +7,6 @@ are found in processes of their own, because its pool cannot be told to forget a
 
 from __future__ import annotations
 
-import time
-import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -33,7 +31,7 @@ from headwater.store.client.replicas import Replicas
 from headwater.store.fleet import _unite
 from headwater.store.wire import messages, pages
 from headwater.store.wire.messages import DatasetFacts
-from measuring import Bar, Cell, Options, Report, Table, main
+from measuring import Bar, Cell, Options, Report, Table, best, main, peak
 
 SIZES = (10_000, 1_000_000, 10_000_000)
 LOOKED_UP = 4096
@@ -43,25 +41,6 @@ TIMES = 3
 FLAT = 3.0
 """How much dearer a sample may be at the largest size: the caches of a CPU end somewhere."""
 _BLOCK = 1 << 16
-
-
-def best(call: Callable[[], object], times: int) -> float:
-    found = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - begin)
-    return min(found)
-
-
-def peak(call: Callable[[], object]) -> float:
-    """Most bytes that were allocated at once; numpy tells tracemalloc of its arrays."""
-    tracemalloc.start()
-    try:
-        call()
-        return float(tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
 
 
 def peak_apart(call: Callable[..., float], *arguments: object) -> float:
