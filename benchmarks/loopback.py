@@ -106,7 +106,7 @@ class Engine:
         begin = time.perf_counter()
         batches = run_engine(
             (Task(some, index.ids[some], 0, int(index.sizes[some].sum())) for some in lots),
-            self._data.store.reader(chain, None),
+            self._data.store.reader(chain, []),
             chain=chain,
             sink=Raw(),
             crew=self._crew,

@@ -19,6 +19,7 @@ import headwater as hw
 from headwater.cli.child_store import ChildStore
 from headwater.cli.training import differing_bytes
 from headwater.data.codecs import CODECS
+from headwater.data.codecs.excerpts import EXCERPT_CUT, excerpt_names, takes_excerpts
 from headwater.data.pipeline import Pipeline
 from headwater.store.client.status import status
 from measuring import Bar, Cell, Options, Report, Table, main
@@ -77,9 +78,10 @@ def compare(side: Side, offload: hw.Offload, *, epochs: int, address: str, link:
 
 
 def offloads(pipeline: Pipeline) -> list[hw.Offload]:
-    """Every cut up to the last exact step, in every codec; the file itself has none."""
+    """Every cut up to the last exact step, in every codec, and every excerpt; the file itself has none."""
     cuts = range(1, pipeline.longest_prefix + 1)
-    return [hw.Offload(0), *(hw.Offload(cut, codec) for cut in cuts for codec in CODECS)]
+    found = [hw.Offload(0), *(hw.Offload(cut, codec) for cut in cuts for codec in CODECS)]
+    return [*found, *(hw.Offload(EXCERPT_CUT, name) for name in excerpt_names() if takes_excerpts(pipeline))]
 
 
 @contextmanager

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwater.data.image import Limits
-    from headwater.loader import Batch, DataLoader
+    from headwater.loader import Auto, Batch, DataLoader
     from headwater.plan.offload import Offload
     from headwater.store import Dataset, Link, Sample, open
 
 __version__ = version("headwater")
-__all__ = ["Batch", "DataLoader", "Dataset", "Limits", "Link", "Offload", "Sample", "open"]
+__all__ = ["Auto", "Batch", "DataLoader", "Dataset", "Limits", "Link", "Offload", "Sample", "open"]
 
 _HOMES = {
+    "Auto": "headwater.loader",
     "Batch": "headwater.loader",
     "DataLoader": "headwater.loader",
     "Dataset": "headwater.store",

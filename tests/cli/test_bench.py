@@ -9,7 +9,7 @@ import torch
 
 import headwater as hw
 from headwater.cli import race
-from headwater.cli.bench import PRESETS
+from headwater.cli.presets import PRESETS
 
 
 def test_rates_and_ratios_of_every_contender(headwater_json: Any, photo_folder: Path) -> None:

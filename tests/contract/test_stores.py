@@ -30,6 +30,10 @@ FIELDS: dict[str, tuple[str, ...]] = {"folder": (), "tar": ("json", "cls"), "par
 KINDS = {"local": LocalStore, "remote": RemoteStore, "sharded": ShardedStore}
 TRANSFORM = T.Compose([T.RandomResizedCrop(20), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)])
 CUTS = len(TRANSFORM.samplewise)
+OTHERS = (
+    T.Compose([T.Resize(40), T.CenterCrop(32)]),
+    T.Compose([T.RandomCrop(32, padding=4, pad_if_needed=True), T.RandomHorizontalFlip()]),
+)
 CORRUPT, MISSING, PROGRESSIVE = "0003", "0007", "0008"
 
 
@@ -253,9 +257,9 @@ class TestParts:
         assert {sample.fields["camera"] for sample in (south[0], south[17])} == {"south"}
 
 
-def make(data: hw.Dataset, **options: Any) -> hw.DataLoader:
+def make(data: hw.Dataset, steps: Any = TRANSFORM, **options: Any) -> hw.DataLoader:
     settings = {"batch_size": 7, "shuffle": True, "seed": 3, "num_workers": 2, "timeout": 60.0}
-    return hw.DataLoader(data, TRANSFORM, **(settings | options))
+    return hw.DataLoader(data, steps, **(settings | options))
 
 
 def tell(batch: hw.Batch) -> dict[int, tuple[Any, ...]]:
@@ -294,6 +298,14 @@ class TestBatches:
         assert len(found) == 36
         assert found == wanted
         assert (served.cut() > before) == (cut > 0 and kind != "local")
+
+    @pytest.mark.parametrize(("steps", "cut"), [(steps, cut) for steps in OTHERS for cut in range(1, 4)])
+    def test_the_same_bits_with_other_steps(
+        self, steps: Any, cut: int, data: hw.Dataset, local: hw.Dataset, kind: str, served: Served
+    ) -> None:
+        before = served.cut()
+        assert epoch_of(make(data, steps, offload=hw.Offload(cut))) == epoch_of(make(local, steps))
+        assert (served.cut() > before) == (kind != "local")
 
     @pytest.mark.parametrize("codec", excerpt_names())
     def test_the_same_bits_from_excerpts(

@@ -255,7 +255,7 @@ def test_stores_are_read_side_by_side(shards: list[Path]) -> None:
         together.wait()
 
     store = troubled(shards, {0: meet, 1: meet, 2: meet})
-    found = store.reader(RAW, None).fetch(all_of(store))
+    found = store.reader(RAW, []).fetch(all_of(store))
     assert len(found.values) == len(store.index)
     assert found.bytes_moved == int(store.index.sizes.sum())
     assert found.done is None
@@ -277,7 +277,7 @@ def test_a_lost_shard_is_raised_at_once_with_the_position_in_the_whole(shards: l
     begin = len(store.stores[0].index)
     positions = np.array([0, begin + 2, len(store.index) - 1, begin + 1])
     with pytest.raises(StoreLost, match=rf"position 2\); position 2 of this store is {begin + 2}") as caught:
-        store.reader(RAW, None).fetch(Wanted(positions, store.index.ids[positions]))
+        store.reader(RAW, []).fetch(Wanted(positions, store.index.ids[positions]))
     assert not held.is_set()
     held.set()
     assert (caught.value.store, caught.value.dataset, caught.value.position) == ("s", "d", begin + 2)
@@ -304,7 +304,7 @@ def test_samples_that_fail_keep_their_places(tmp_path: Path, photos: list[Photo]
     for key in gone:
         next(path / key for path in paths if (path / key).exists()).unlink()
     positions = np.random.default_rng(1).permutation(len(store.index))
-    found = store.reader(RAW, None).fetch(Wanted(positions, store.index.ids[positions]))
+    found = store.reader(RAW, []).fetch(Wanted(positions, store.index.ids[positions]))
     keys = [store.key(position) for position in positions.tolist()]
     assert sorted(keys[place] for place in found.failed) == gone
     assert all(isinstance(error, DatasetStale) for error in found.failed.values())
@@ -351,7 +351,7 @@ def test_whoever_waits_is_woken_when_the_run_is_over(shards: list[Path]) -> None
         held.wait(PATIENCE_SECONDS)
 
     store = troubled(shards, {1: hang})
-    reader = store.reader(RAW, None)
+    reader = store.reader(RAW, [])
     errors: list[BaseException] = []
 
     def wait() -> None:
@@ -371,7 +371,7 @@ def test_whoever_waits_is_woken_when_the_run_is_over(shards: list[Path]) -> None
     assert store.stores[1].abandoned
     with pytest.raises(Abandoned):
         reader.fetch(all_of(store))
-    assert len(store.reader(RAW, None).fetch(all_of(store)).values) == len(store.index)
+    assert len(store.reader(RAW, []).fetch(all_of(store)).values) == len(store.index)
     store.close()
 
 

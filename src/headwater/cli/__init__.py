@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headwater.cli import bench, demo, doctor, ls, release, serve, top
+from headwater.cli import bench, demo, doctor, explain, ls, plan, profile, release, serve, top
 from headwater.cli.printing import print_json
 from headwater.errors import HeadwaterError
 
@@ -34,6 +34,9 @@ app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("top")(top.top)
 app.command("release")(release.release)
+app.command("profile")(profile.profile)
+app.command("plan")(plan.plan)
+app.command("explain")(explain.explain)
 app.add_typer(bench.app, name="bench")
 
 

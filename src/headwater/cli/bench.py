@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from headwater import transforms
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
+from headwater.cli.presets import PRESETS, find_preset
 from headwater.cli.printing import JsonFlag, print_json, print_table, say
+from headwater.cli.sampling import spread
 from headwater.data.pipeline import Pipeline
 from headwater.engine.crew import available_cores
-from headwater.errors import MissingExtra, WrongUse
+from headwater.errors import MissingExtra
 from headwater.store import Dataset, Link, LocalStore, open
 
 app = typer.Typer(help="Measure on this machine, with this data.", no_args_is_help=True)
-
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def _finish() -> list[Any]:
-    return [transforms.ToDtype("float32", scale=True), transforms.Normalize(_MEAN, _STD)]
-
-
-PRESETS: dict[str, Callable[[], Pipeline]] = {
-    "imagenet": lambda: transforms.Compose(
-        [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *_finish()]
-    ),
-    "validation": lambda: transforms.Compose(
-        [transforms.Resize(256), transforms.CenterCrop(224), *_finish()]
-    ),
-    "cifar": lambda: transforms.Compose(
-        [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), *_finish()]
-    ),
-}
 
 
 @app.callback()
@@ -61,12 +42,11 @@ def loader(
     json: JsonFlag = False,
 ) -> None:
     """Images per second of the loader, of a bare read loop, and of torch's DataLoader with the same steps."""
-    if transform not in PRESETS:
-        raise WrongUse(f"no transform is called {transform!r}; known: {', '.join(PRESETS)}")
-    dataset = _some(open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key)), samples)
+    pipeline = find_preset(transform)
+    dataset = spread(open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key)), samples)
     found = measure(
         dataset,
-        PRESETS[transform](),
+        pipeline,
         batch_size=batch_size,
         workers=workers or available_cores(),
         rounds=rounds,
@@ -109,14 +89,6 @@ def measure(
         "work_seconds": dict(stats.work_seconds),
         "wait_seconds": dict(stats.wait_seconds),
     }
-
-
-def _some(dataset: Dataset, samples: int) -> Dataset:
-    """At most `samples` of the dataset, spread evenly over it."""
-    if len(dataset) <= samples:
-        return dataset
-    places = np.linspace(0, len(dataset) - 1, samples).astype(np.int64)
-    return dataset.select(dataset.ids[places])
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import weakref
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from headwater.engine.quota import granted_cores
 from headwater.errors import ForkedUse, WrongUse
 
 log = logging.getLogger("headwater")
@@ -140,5 +142,5 @@ class Crew:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, whole ones."""
+    return math.ceil(granted_cores())

@@ -21,6 +21,40 @@ class Wanted:
     positions: Positions
     ids: NDArray[np.int64]
     epoch: int = 0
+    ways: NDArray[np.uint8] | None = None
+    """For each sample, which of the reader's ways; None: the first."""
+
+    def take(self, places: NDArray[np.intp] | slice) -> Wanted:
+        """Some of them."""
+        ways = None if self.ways is None else self.ways[places]
+        return Wanted(self.positions[places], self.ids[places], self.epoch, ways)
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """What it took to fetch each sample: columns, for whoever plans."""
+
+    bytes: NDArray[np.int64]
+    store_seconds: NDArray[np.float32]
+    trainer_seconds: NDArray[np.float32]
+    """CPU that was spent on opening what came."""
+    sizes: NDArray[np.int32]
+    """Height and width of the whole picture, 0 where that is not known yet."""
+
+    @classmethod
+    def nothing(cls, count: int) -> Costs:
+        store, trainer = np.zeros((2, count), np.float32)
+        return cls(np.zeros(count, np.int64), store, trainer, np.zeros((count, 2), np.int32))
+
+    def put(self, places: NDArray[np.intp] | slice, other: Costs) -> None:
+        """Write another's rows into these places."""
+        self.bytes[places], self.store_seconds[places] = other.bytes, other.store_seconds
+        self.trainer_seconds[places], self.sizes[places] = other.trainer_seconds, other.sizes
+
+    def take(self, places: Sequence[int]) -> Costs:
+        return Costs(
+            self.bytes[places], self.store_seconds[places], self.trainer_seconds[places], self.sizes[places]
+        )
 
 
 @dataclass(frozen=True)
@@ -36,6 +70,7 @@ class Fetched:
     failed: Mapping[int, Exception] = field(default_factory=dict)
     done: NDArray[np.uint8] | None = None
     bytes_moved: int = 0
+    costs: Costs | None = None
 
 
 class Reader(Protocol):

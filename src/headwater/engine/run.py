@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from headwater.data.steps.base import Image
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew
-from headwater.engine.fetching import Fetched, Reader, Wanted
+from headwater.engine.fetching import Costs, Fetched, Reader, Wanted
 from headwater.engine.meter import Meter
+from headwater.engine.watching import Watched
 from headwater.errors import LoaderTimeout, SampleError, SampleTooLarge
+from headwater.measure.profile import Seen
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -31,12 +33,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Task:
-    """One batch to make: where its samples lie, who they are, and how many bytes their files have."""
+    """One batch to make: where its samples lie, who they are, and how many bytes their files have.
+
+    `ways` says how each is to be fetched (see `Wanted`), and `plan` is whatever its planner knows it by.
+    """
 
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
     epoch: int = 0
     bytes_raw: int = 0
+    ways: NDArray[np.uint8] | None = None
+    plan: Any = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,12 @@ class Target(Protocol[T_co]):
         ...
 
 
+class Watch(Protocol):
+    """Who wants to know what the samples of tasks with `ways` took. Told from several threads."""
+
+    def see(self, task: Task, seen: Seen) -> None: ...
+
+
 class Sink(Protocol[T_co]):
     """Where a run's batches go."""
 
@@ -91,6 +104,7 @@ def run(
     crew: Crew,
     bounds: Bounds,
     meter: Meter,
+    watch: Watch | None = None,
     timeout: float = 0.0,
 ) -> Iterator[T]:
     """Make every task's batch, in order, ahead of demand.
@@ -99,7 +113,7 @@ def run(
     the iterator cancels what is under way. `timeout` seconds without a batch raise `LoaderTimeout`;
     0 waits for ever.
     """
-    work = _Run(reader, chain, sink, crew, meter)
+    work = _Run(reader, chain, sink, crew, meter, watch)
     try:
         yield from work.deliver(tasks, bounds, timeout)
     finally:
@@ -150,6 +164,7 @@ class _Lot(Generic[T]):
         self.positions = flight.task.positions[begin:end]
         self.ids = flight.task.ids[begin:end]
         self.epoch = flight.task.epoch
+        self.ways = None if flight.task.ways is None else flight.task.ways[begin:end]
 
     def emit(self, place: int, image: Image) -> None:
         try:
@@ -168,11 +183,21 @@ class _Lot(Generic[T]):
         """Go on with these of the lot's samples; the others have failed."""
         self.places = [self.places[place] for place in kept]
         self.positions, self.ids = self.positions[kept], self.ids[kept]
+        self.ways = None if self.ways is None else self.ways[kept]
 
 
 class _Run(Generic[T]):
-    def __init__(self, reader: Reader, chain: Chain, sink: Sink[T], crew: Crew, meter: Meter) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        chain: Chain,
+        sink: Sink[T],
+        crew: Crew,
+        meter: Meter,
+        watch: Watch | None = None,
+    ) -> None:
         self.reader, self.chain, self.sink, self.crew, self.meter = reader, chain, sink, crew, meter
+        self.watch = watch
         self.cancelled = False
         self.flights: deque[_Flight[T]] = deque()
         crew.runs.add(self)
@@ -263,7 +288,7 @@ class _Run(Generic[T]):
 
     def _fetch(self, lot: _Lot[T]) -> Fetched:
         """The lot's values; samples that could not be read leave the lot."""
-        found = self.reader.fetch(Wanted(lot.positions, lot.ids, lot.epoch))
+        found = self.reader.fetch(Wanted(lot.positions, lot.ids, lot.epoch, lot.ways))
         self.meter.count(bytes_moved=found.bytes_moved)
         if found.failed:
             found = self._drop_failed(lot, found)
@@ -280,6 +305,7 @@ class _Run(Generic[T]):
             [found.values[place] for place in kept],
             {name: [values[place] for place in kept] for name, values in found.fields.items()},
             done=None if found.done is None else found.done[kept],
+            costs=None if found.costs is None else found.costs.take(kept),
         )
 
     def _step(self, lot: _Lot[T], found: Fetched) -> None:
@@ -288,8 +314,11 @@ class _Run(Generic[T]):
         flight = lot.flight
         try:
             begin = time.perf_counter()
-            self.chain.run(found.values, lot, done=found.done)
-            flight.target.settle(lot.begin, lot.end)
+            if self.watch is None or found.costs is None:
+                self.chain.run(found.values, lot, done=found.done)
+                flight.target.settle(lot.begin, lot.end)
+            else:
+                self.watch.see(flight.task, self._run_watched(lot, found, found.costs))
             if flight.lot_made():
                 flight.failures.sort(key=lambda failure: failure.slot)
                 flight.result = flight.target.finish(flight.failures)
@@ -297,6 +326,26 @@ class _Run(Generic[T]):
             self.meter.work("steps", time.perf_counter() - begin)
         except BaseException as error:
             flight.abort(error)
+
+    def _run_watched(self, lot: _Lot[T], found: Fetched, costs: Costs) -> Seen:
+        """The same, with a clock beside it."""
+        assert lot.ways is not None
+        watched = Watched(lot, costs.sizes)
+        self.chain.run(found.values, watched, done=found.done)
+        lot.flight.target.settle(lot.begin, lot.end)
+        done = np.zeros(len(lot.ways), np.bool_) if found.done is None else found.done > 0
+        return Seen(
+            positions=lot.positions,
+            ids=lot.ids,
+            epoch=lot.epoch,
+            ways=lot.ways,
+            done=done | (lot.ways == 0),
+            bytes=costs.bytes,
+            store_seconds=costs.store_seconds,
+            trainer_seconds=costs.trainer_seconds + watched.seconds(),
+            sizes=costs.sizes,
+            file_bytes=self.reader.sizes(lot.positions),
+        )
 
 
 def explain(failure: Failure, *, id: int, key: str) -> Exception:

@@ -2,5 +2,6 @@
 
 from headwater.loader.batch import Batch
 from headwater.loader.loader import DataLoader
+from headwater.loader.offloading import Auto
 
-__all__ = ["Batch", "DataLoader"]
+__all__ = ["Auto", "Batch", "DataLoader"]

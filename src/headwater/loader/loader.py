@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -27,10 +28,13 @@ from headwater.errors import WrongUse
 from headwater.loader.batch import Batch, Device
 from headwater.loader.collate import ON_ERROR, BatchSink, Collate, Making
 from headwater.loader.device import Transfer
+from headwater.loader.offloading import Given, resolve
+from headwater.loader.planner import Planner
 from headwater.loader.progress import EpochBar
 from headwater.loader.ranks import find_rank
 from headwater.loader.state import SHUFFLES, LoaderState
 from headwater.loader.threads import use_one_core
+from headwater.measure.logbook import Logbook
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
 from headwater.plan.offload import Offload
@@ -54,7 +58,9 @@ class DataLoader:
     not fit into memory. `num_workers` counts threads (default: the cores this process may use; 0 runs
     everything in the caller's thread). `prefetch_factor` batches are made ahead, more if that keeps the
     threads busy, fewer if they would exceed `prefetch_bytes`. `on_error` is raise, skip or substitute.
-    `offload` lets a remote store run the first steps. `device` receives the batches, and runs the batch
+    `offload` lets a remote store run the first steps: "auto" plans for each sample, a policy's name plans by
+    that policy, an `Auto` with further wishes, an `Offload` does the same for all, and the path of a
+    logbook begins with what an earlier run has found. `device` receives the batches, and runs the batch
     stage. `rank` and `world_size` default to torch.distributed's.
     """
 
@@ -75,7 +81,7 @@ class DataLoader:
         prefetch_factor: int = 2,
         prefetch_bytes: int = 1 << 30,
         on_error: str = "raise",
-        offload: Offload | None = None,
+        offload: Given = None,
         limits: Limits | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -98,7 +104,8 @@ class DataLoader:
         self._signals = Signals(dataset.index)
         self._transfer = Transfer(device, pin_memory)
         self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
-        self._offload = offload
+        self._offload = resolve(offload, self._chain.pipeline)
+        self._planner: Planner | None = None
         self._crew = Crew(
             self.num_workers, dataset.store.readers, prepare=use_one_core, patient=dataset.store.remote
         )
@@ -145,23 +152,56 @@ class DataLoader:
         return self._iterate(self._epoch, self._order(self._epoch, self._start))
 
     def _iterate(self, epoch: int, order: Order) -> Iterator[Batch]:
+        planner = self._plan()
+        tasks = (self._task(order, step, epoch) for step in range(order.steps))
         batches = run(
-            (self._task(order, step, epoch) for step in range(order.steps)),
-            self.dataset.store.reader(self._chain, self._offload),
+            tasks if planner is None else planner.assign(tasks),
+            self.dataset.store.reader(self._chain, self._ways(planner)),
             chain=self._chain,
             sink=self._sink,
             crew=self._crew,
             bounds=self._bounds,
             meter=self._meter,
+            watch=planner,
             timeout=self._timeout,
         )
         with EpochBar(epoch, order.steps, self._meter, show=self._progress) as bar:
             for step, batch in enumerate(batches, start=1):
                 self._stand(epoch, order.start_after(step))
                 bar.advance(len(batch))
+                begun = time.perf_counter()
                 yield self._transfer.hand_over(batch)
+                if planner is not None:
+                    planner.delivered(time.perf_counter() - begun)
         if not order.steps:
             self._stand(epoch, len(self.dataset))
+        if planner is not None and self._ranks()[0] == 0:
+            planner.keep()
+
+    def _plan(self) -> Planner | None:
+        """Who plans this loader's epochs; None where nobody has to."""
+        if isinstance(self._offload, Offload) or not self.dataset.store.remote:
+            return None
+        if self._planner is None:
+            self._planner = Planner(
+                self.dataset,
+                self._chain,
+                self._offload,
+                meter=self._meter,
+                cores=max(1, self.num_workers),
+                world_size=self._ranks()[1],
+            )
+        return self._planner
+
+    def _ways(self, planner: Planner | None) -> tuple[Offload, ...]:
+        if planner is not None:
+            return planner.ways
+        return (self._offload if isinstance(self._offload, Offload) else Offload(0),)
+
+    @property
+    def logbook(self) -> Logbook | None:
+        """What offloading was expected to do and what it did; None without a planner."""
+        return None if self._planner is None else self._planner.logbook
 
     def _stand(self, epoch: int, start: int) -> None:
         """Note the position; the end of an epoch is the beginning of the next."""

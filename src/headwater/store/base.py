@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,19 @@ from headwater.engine.fetching import Reader
 from headwater.plan.offload import Offload
 
 Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A store as a planner sees it: which of the ways it has, its cores, and what came from it so far.
+
+    `traffic()` gives bytes of payload, and seconds in which at least one answer was awaited.
+    """
+
+    name: str
+    possible: NDArray[np.bool_]
+    cores: float
+    traffic: Callable[[], tuple[int, float]]
 
 
 class Store(Protocol):
@@ -45,8 +59,16 @@ class Store(Protocol):
     def read(self, positions: Positions) -> Sequence[Any]: ...
     def read_heads(self, positions: Positions, length: int) -> Sequence[Any]: ...
     def read_fields(self, positions: Positions) -> Mapping[str, Sequence[object]]: ...
-    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
-        """What a run with this chain reads from; `offload` says what the store should do of it."""
+    def reader(self, chain: Chain, ways: Sequence[Offload]) -> Reader:
+        """What a run with this chain reads from; `ways` are those that a sample can be asked for in."""
+        ...
+
+    def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
+        """The stores beyond a link that can run steps of this chain; none where nothing crosses a link."""
+        ...
+
+    def site_of(self, positions: Positions) -> NDArray[np.intp]:
+        """Which of the sites has each of these."""
         ...
 
     def key(self, position: int) -> str: ...

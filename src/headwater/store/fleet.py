@@ -24,10 +24,10 @@ from headwater.data.forks import renew_in_children
 from headwater.data.index import Index, Places
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Daemons
-from headwater.engine.fetching import Fetched, Reader, Wanted
+from headwater.engine.fetching import Costs, Fetched, Reader, Wanted
 from headwater.errors import DatasetError, StoreLost, WrongUse
 from headwater.plan.offload import Offload
-from headwater.store.base import Positions, Store
+from headwater.store.base import Positions, Site, Store
 from headwater.store.client.errand import Abandoned
 
 log = logging.getLogger("headwater")
@@ -108,8 +108,18 @@ class ShardedStore:
             self.check_fields(part, fields)
         return _join_fields(len(positions), answers)
 
-    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
-        return ShardedReader(self, [store.reader(chain, offload) for store in self.stores])
+    def reader(self, chain: Chain, ways: Sequence[Offload]) -> Reader:
+        return ShardedReader(self, [store.reader(chain, ways) for store in self.stores])
+
+    def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
+        found = [store.sites(chain, ways) for store in self.stores]
+        # a fleet of local data only is local; else every store has one site, so that their numbers agree
+        return tuple(site for sites in found for site in sites) if all(found) else ()
+
+    def site_of(self, positions: Positions) -> NDArray[np.intp]:
+        # from the right, so that a store without samples owns none
+        owners: NDArray[np.intp] = np.searchsorted(self._begins, positions, side="right") - 1
+        return owners
 
     def key(self, position: int) -> str:
         return self.index.key(position)
@@ -129,8 +139,7 @@ class ShardedStore:
         outside = (positions < 0) | (positions >= len(self.index))
         if outside.any():
             raise IndexError(f"position {positions[outside][0]} is outside an index of {len(self.index)}")
-        # From the right, so that a store without samples owns none.
-        owners = np.searchsorted(self._begins, positions, side="right") - 1
+        owners = self.site_of(positions)
         parts = []
         for number in np.unique(owners).tolist():
             (places,) = np.nonzero(owners == number)
@@ -222,7 +231,8 @@ class ShardedReader:
             request.abandon()
 
     def _fetch(self, part: Part, wanted: Wanted) -> Fetched:
-        own = Wanted(part.positions, wanted.ids[part.places], wanted.epoch)
+        ways = None if wanted.ways is None else wanted.ways[part.places]
+        own = Wanted(part.positions, wanted.ids[part.places], wanted.epoch, ways)
         found = self._readers[part.store].fetch(own)
         if len(found.failed) < len(found.values):  # samples that failed tell nothing of their fields
             self._store.check_fields(part, found.fields)
@@ -316,7 +326,17 @@ def _join(count: int, answers: Sequence[tuple[Part, Fetched]]) -> Fetched:
         {int(part.places[place]): e for part, found in answers for place, e in found.failed.items()},
         None if all(found.done is None for _, found in answers) else done,
         sum(found.bytes_moved for _, found in answers),
+        _join_costs(count, answers),
     )
+
+
+def _join_costs(count: int, answers: Sequence[tuple[Part, Fetched]]) -> Costs | None:
+    joined = Costs.nothing(count)
+    for part, found in answers:
+        if found.costs is None:
+            return None
+        joined.put(part.places, found.costs)
+    return joined
 
 
 def _listed(names: Iterable[str]) -> str:

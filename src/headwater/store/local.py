@@ -13,6 +13,7 @@ from headwater.data.sources import Source
 from headwater.engine.chain import Chain
 from headwater.engine.fetching import Fetched, Reader, Wanted, fetch_files
 from headwater.plan.offload import Offload
+from headwater.store.base import Site
 
 _LOCAL_READERS = 4
 _REMOTE_READERS = 16
@@ -57,9 +58,15 @@ class LocalStore:
         """The first `length` bytes of these image files."""
         return self.source.read_heads(positions, length)
 
-    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
+    def reader(self, chain: Chain, ways: Sequence[Offload]) -> Reader:
         """What a run reads from. Nothing crosses a link here, so there is nothing to offload."""
         return self
+
+    def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
+        return ()
+
+    def site_of(self, positions: NDArray[np.int64]) -> NDArray[np.intp]:
+        return np.zeros(len(positions), np.intp)
 
     def fetch(self, wanted: Wanted) -> Fetched:
         return fetch_files(self, wanted.positions)

@@ -88,12 +88,11 @@ def cutting(cut: int, codec: str = "none", limits: Limits | None = None) -> Cutt
         5,
         limits or Limits(),
         (Offload(cut, codec),),
-        lambda some: np.zeros(len(some), np.uint8),
     )
 
 
 def ask(asker: Cutting, wanted: Wanted = WANTED) -> ReadRequest:
-    return asker.apply(ReadRequest("photos", "v", "c", wanted.ids.tobytes()), wanted.positions)
+    return asker.apply(ReadRequest("photos", "v", "c", wanted.ids.tobytes()), wanted)
 
 
 def open_parcel(asker: Cutting, parcel: Parcel, wanted: Wanted = WANTED) -> Opened:
@@ -235,7 +234,9 @@ def test_another_seed_or_epoch_is_noticed() -> None:
 
 class TestAgreement:
     def of(self, offload: Offload, **changes: Any) -> Cutting:
-        return Cutting.of(CHAIN, offload, msgspec.structs.replace(WELCOME, **changes), f"store-{id(changes)}")
+        return Cutting.of(
+            CHAIN, [offload], msgspec.structs.replace(WELCOME, **changes), f"store-{id(changes)}"
+        )
 
     def test_as_far_as_the_chain_goes(self) -> None:
         assert self.of(Offload(2, "zstd")).ways == (Offload(2, "zstd"),)
@@ -247,7 +248,7 @@ class TestAgreement:
 
     def test_a_store_that_does_not_mind_limits_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="stor-w is too old to mind a loader's limits"):
-            found = Cutting.of(CHAIN, Offload(2), msgspec.structs.replace(WELCOME, limits=False), "stor-w")
+            found = Cutting.of(CHAIN, [Offload(2)], msgspec.structs.replace(WELCOME, limits=False), "stor-w")
         assert found.reach == 0
 
     def test_a_codec_that_nobody_has(self) -> None:
@@ -258,7 +259,7 @@ class TestAgreement:
         with pytest.raises(WrongUse, match="codec 'jpeg' cuts a crop out of the file: it needs cut=2"):
             self.of(Offload(3, "jpeg"))
         with pytest.raises(WrongUse, match="first step after the decoder is a crop"):
-            Cutting.of(Chain(Pipeline(PIPELINE.steps[:1])), Offload(2, "jpeg"), WELCOME, "stor-v")
+            Cutting.of(Chain(Pipeline(PIPELINE.steps[:1])), [Offload(2, "jpeg")], WELCOME, "stor-v")
 
     def test_a_store_without_excerpts_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="has no codec jpeg"):
@@ -269,16 +270,16 @@ class TestAgreement:
         with pytest.warns(
             UserWarning, match=r"stor-x and this trainer differ in resize .*stay at the trainer"
         ):
-            first = Cutting.of(CHAIN, Offload(4), _with(others), "stor-x")
+            first = Cutting.of(CHAIN, [Offload(4)], _with(others), "stor-x")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            again = Cutting.of(CHAIN, Offload(4), _with(others), "stor-x")
-            unused = Cutting.of(CHAIN, Offload(2), _with(others), "stor-y")  # it ends before the resize
+            again = Cutting.of(CHAIN, [Offload(4)], _with(others), "stor-x")
+            unused = Cutting.of(CHAIN, [Offload(2)], _with(others), "stor-y")  # it ends before the resize
         assert (first.reach, again.reach, unused.reach) == (2, 2, 2)
 
     def test_a_store_that_has_none_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="has no decode"):
-            assert Cutting.of(CHAIN, Offload(4), _with({}), "stor-z").reach == 0
+            assert Cutting.of(CHAIN, [Offload(4)], _with({}), "stor-z").reach == 0
 
 
 def seal(request: Request) -> int:
@@ -327,7 +328,7 @@ class TestDistrust:
     @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
     def test_files_instead_and_one_warning(self, lie: Lie, server: Understudy, store: RemoteStore) -> None:
         server.script.append(self.lying(lie))
-        reader = store.reader(CHAIN, Offload(3))
+        reader = store.reader(CHAIN, [Offload(3)])
         with pytest.warns(UserWarning, match="stay at the trainer from now on") as said:
             both = [reader.fetch(WANTED) for _ in range(2)]
         assert len(said) == 1
@@ -340,7 +341,7 @@ class TestDistrust:
     def test_another_thread_that_lost_its_trust_changes_no_answer_under_way(
         self, server: Understudy, store: RemoteStore
     ) -> None:
-        reader = store.reader(CHAIN, Offload(3))
+        reader = store.reader(CHAIN, [Offload(3)])
         assert isinstance(reader, RemoteReader)
 
         def answer(server: Understudy, request: Request) -> list[Any]:
@@ -354,21 +355,21 @@ class TestDistrust:
 
     def test_an_honest_store_keeps_its_work(self, server: Understudy, store: RemoteStore) -> None:
         server.usual = self.lying(lambda parcel: None)
-        found = store.reader(CHAIN, Offload(3)).fetch(WANTED)
+        found = store.reader(CHAIN, [Offload(3)]).fetch(WANTED)
         assert found.done is not None
         assert found.done.tolist() == [3] * 6
         assert found.bytes_moved == 6 * 20 * 20 * 3
 
     def test_no_cut_asks_for_files(self, server: Understudy, store: RemoteStore) -> None:
-        for offload in (None, Offload(0)):
-            assert [bytes(v) for v in store.reader(CHAIN, offload).fetch(WANTED).values] == FILES
+        for ways in ([], [Offload(0)]):
+            assert [bytes(v) for v in store.reader(CHAIN, ways).fetch(WANTED).values] == FILES
         assert all(isinstance(request, ReadRequest) and not request.cuts for request in server.asked)
 
     def test_a_pipeline_without_exact_steps_asks_for_files(
         self, server: Understudy, store: RemoteStore
     ) -> None:
         odd = Chain(Pipeline(T.Compose([T.GaussianBlur(3)]).steps[1:], 1), 5)
-        store.reader(odd, Offload(1)).fetch(WANTED)
+        store.reader(odd, [Offload(1)]).fetch(WANTED)
         (request,) = server.asked
         assert isinstance(request, ReadRequest)
         assert not request.cuts

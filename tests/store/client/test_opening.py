@@ -91,7 +91,7 @@ class TestAgreement:
         chain = Chain(T.Compose([T.RandomResizedCrop(20)]).samplewise)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            reader = opened[0].reader(chain, hw.Offload(3))
+            reader = opened[0].reader(chain, [hw.Offload(3)])
         assert reader.cutting.reach == 2
         for store in opened:
             store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from headwater.engine.crew import available_cores
+from headwater.engine.quota import granted_cores
 from headwater.errors import WrongUse
 
 _DERIVED = -1  # stands for a default that follows from the other numbers; no budget keeps it
@@ -22,7 +22,7 @@ class Budget:
     `request_samples` samples. Raises WrongUse for numbers that leave nothing to work with.
     """
 
-    cores: float = field(default_factory=available_cores)
+    cores: float = field(default_factory=granted_cores)
     memory: int = 1 << 30
     requests: int = _DERIVED
     request_bytes: int = _DERIVED

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -28,9 +29,6 @@ from headwater.store.wire.catalogue import Comparison, combined, compare, digest
 from headwater.store.wire.messages import ReadRequest, Welcome
 from headwater.store.wire.payloads import Parcel
 
-Choose = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
-"""Positions to numbers of ways."""
-
 _said: set[str] = set()
 
 
@@ -39,39 +37,37 @@ class Opened:
     """A parcel's samples: steps done, values, and in words what a store did other than it was asked to.
 
     `again` are places whose payload cannot be opened although it came as it was sent: their files are needed.
+    `seconds` is the CPU that opening each took.
     """
 
     done: NDArray[np.uint8]
     values: list[Any]
+    seconds: NDArray[np.float32]
     wrong: str = ""
     again: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """A chain's first steps at the store: for each sample one of several ways, which `choose` numbers."""
+    """A chain's first steps at the store: for each sample one of several ways."""
 
     pipeline: Pipeline
     seed: int
     limits: Limits
     ways: tuple[Offload, ...]
-    choose: Choose
 
     @classmethod
-    def of(cls, chain: Chain, offload: Offload, welcome: Welcome, store: str) -> Cutting:
-        """The same way for all, as far as both sides agree; a difference is said once."""
-        _check(offload, chain.pipeline)
-        used = {step.name for step in chain.pipeline.steps[: offload.cut]}
-        comparison = agree(welcome, store, used)
-        reach = min(offload.cut, longest(chain.pipeline, comparison.agreed))
-        if reach and not welcome.limits:
-            reach = 0
-            _say(f"store {store} is too old to mind a loader's limits; steps stay at the trainer")
-        way = _possible(Offload(reach, offload.codec), welcome, store)
-        first = chain.pipeline.cut(way.cut)[0]
-        return cls(
-            first, chain.seed, chain.limits, (way,), lambda positions: np.zeros(len(positions), np.uint8)
-        )
+    def of(cls, chain: Chain, ways: Sequence[Offload], welcome: Welcome, store: str) -> Cutting:
+        """Each way as far as both sides agree; a difference is said once."""
+        for way in ways:
+            _check(way, chain.pipeline)
+        reach = _reach(chain, max(way.cut for way in ways), welcome, store)
+        near = [Offload(min(way.cut, reach), way.codec) for way in ways]
+        possible = tuple(_possible(way, welcome) for way in near)
+        if len(ways) == 1 and possible != tuple(near) and not _is_short(near[0]):
+            _say(f"store {store} has no codec {near[0].codec}; it does without")
+        first = chain.pipeline.cut(max(way.cut for way in possible))[0]
+        return cls(first, chain.seed, chain.limits, possible)
 
     @property
     def reach(self) -> int:
@@ -87,9 +83,10 @@ class Cutting:
         """Cut and number of the codec of each way."""
         return np.array([(way.cut, self._names.index(way.codec)) for way in self.ways], np.uint8)
 
-    def apply(self, request: ReadRequest, positions: NDArray[np.int64]) -> ReadRequest:
+    def apply(self, request: ReadRequest, wanted: Wanted) -> ReadRequest:
         """The request with what to do with each sample; as it was where all should come as files."""
-        cuts, numbers = self._table[self.choose(positions)].T
+        ways = np.zeros(len(wanted.ids), np.uint8) if wanted.ways is None else wanted.ways
+        cuts, numbers = self._table[ways].T
         if not cuts.any():
             return request
         return msgspec.structs.replace(
@@ -107,7 +104,8 @@ class Cutting:
     def open(self, parcel: Parcel, wanted: Wanted, request: ReadRequest) -> Opened:
         """What came for this request, unpacked as far as the store did as it was asked to."""
         facts = parcel.facts
-        opened = Opened(facts["done"].astype(np.uint8), list(parcel.payloads))
+        seconds = np.zeros(len(facts), np.float32)
+        opened = Opened(facts["done"].astype(np.uint8), list(parcel.payloads), seconds)
         (places,) = np.nonzero(facts["done"] > 0)
         if not len(places):
             return opened
@@ -125,6 +123,7 @@ class Cutting:
     ) -> None:
         facts = parcel.facts[places]
         shapes = np.stack([facts["height"], facts["width"], facts["channels"]], axis=1).tolist()
+        now = time.thread_time()
         for place, number, shape in zip(places.tolist(), facts["codec"].tolist(), shapes, strict=True):
             codec = self._names[number]
             try:
@@ -138,6 +137,8 @@ class Cutting:
                     opened.wrong = str(error)
                     return
                 opened.again.append(place)
+            begun, now = now, time.thread_time()
+            opened.seconds[place] = now - begun
 
     def _open_excerpt(self, parcel: Parcel, place: int, box: Box | None) -> Any:
         step, facts = self.pipeline.steps[0], parcel.facts[place]
@@ -173,7 +174,7 @@ class Cutting:
         pairs = zip(places.tolist(), drawn, strict=True)
         if any(parcel.drawn[place] != row.tobytes() for place, row in pairs):
             return "it drew other random numbers"
-        if cut == EXCERPT_CUT:
+        if cut == EXCERPT_CUT and takes_excerpts(self.pipeline):
             found = zip(places.tolist(), rows[1].tolist(), sizes.tolist(), strict=True)
             boxes |= {place: find_box(row, (size[0], size[1])) for place, row, size in found}
         shapes = np.stack([facts["height"], facts["width"]], axis=1).astype(np.int64)
@@ -195,14 +196,26 @@ def _check(offload: Offload, pipeline: Pipeline) -> None:
         raise WrongUse(f"codec {offload.codec!r} is not known; known: {known}; headwater[codecs] brings more")
 
 
-def _possible(way: Offload, welcome: Welcome, store: str) -> Offload:
+def _reach(chain: Chain, cut: int, welcome: Welcome, store: str) -> int:
+    """How many of the first `cut` steps both sides make alike."""
+    used = {step.name for step in chain.pipeline.steps[:cut]}
+    reach = min(cut, longest(chain.pipeline, agree(welcome, store, used).agreed))
+    if reach and not welcome.limits:
+        _say(f"store {store} is too old to mind a loader's limits; steps stay at the trainer")
+        return 0
+    return reach
+
+
+def _possible(way: Offload, welcome: Welcome) -> Offload:
     """The way, or the nearest that the store has: pixels without a codec, a file instead of an excerpt."""
-    short = way.codec in EXCERPTS and way.cut < EXCERPT_CUT
-    if not short and way.codec in welcome.codecs:
+    if way.codec in welcome.codecs and not _is_short(way):
         return way
-    if not short:
-        _say(f"store {store} has no codec {way.codec}; it does without")
     return Offload(0) if way.codec in EXCERPTS else Offload(way.cut)
+
+
+def _is_short(way: Offload) -> bool:
+    """Whether it is an excerpt whose crop is not among the steps."""
+    return way.codec in EXCERPTS and way.cut < EXCERPT_CUT
 
 
 def _doubt_facts(parcel: Parcel, places: NDArray[np.intp], request: ReadRequest, limits: Limits) -> str:

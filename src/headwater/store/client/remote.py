@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from headwater.data.index import Index
 from headwater.engine.chain import Chain
-from headwater.engine.fetching import Fetched, Reader, Wanted
+from headwater.engine.fetching import Costs, Fetched, Reader, Wanted
 from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
+from headwater.store.base import Site
 from headwater.store.client.cutting import Cutting, Opened
 from headwater.store.client.errand import Errand, TooSlow, locate
 from headwater.store.client.replicas import Replicas
+from headwater.store.client.traffic import Traffic
 from headwater.store.wire import messages, pages, payloads
 from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts, ReadRequest, Welcome
 from headwater.store.wire.payloads import Damaged, Parcel
@@ -50,6 +52,7 @@ class RemoteStore:
         self.replicas = replicas
         self.known = known
         self.client = uuid.uuid4().hex[:16]
+        self.traffic = Traffic()
 
     @property
     def retries(self) -> int:
@@ -84,12 +87,24 @@ class RemoteStore:
     def read_fields(self, positions: NDArray[np.int64]) -> Mapping[str, Sequence[object]]:
         return self._read(positions, heads=1, fields=True).fields if self.known.facts.fields else {}
 
-    def reader(self, chain: Chain, offload: Offload | None) -> Reader:
+    def reader(self, chain: Chain, ways: Sequence[Offload]) -> Reader:
         fields = bool(self.known.facts.fields)
-        if offload is None or not offload.cut:
+        if not any(way.cut for way in ways):
             return RemoteReader(self, fields=fields)
-        cutting = Cutting.of(chain, offload, self.known.welcome, self.replicas.names)
+        cutting = self._cutting(chain, ways)
         return RemoteReader(self, fields=fields, cutting=cutting if cutting.reach else None)
+
+    def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
+        found = self._cutting(chain, ways).ways
+        possible = np.array([one == other for one, other in zip(found, ways, strict=True)], np.bool_)
+        cores = self.known.welcome.cores * len(self.replicas.all)
+        return (Site(self.replicas.names, possible, cores, self.traffic.read),)
+
+    def site_of(self, positions: NDArray[np.int64]) -> NDArray[np.intp]:
+        return np.zeros(len(positions), np.intp)
+
+    def _cutting(self, chain: Chain, ways: Sequence[Offload]) -> Cutting:
+        return Cutting.of(chain, ways, self.known.welcome, self.replicas.names)
 
     def blocks(self) -> NDArray[np.int64] | None:
         return self._blocks if self.known.facts.blocks else None
@@ -157,7 +172,7 @@ class RemoteReader:
             if len(places) > 1 and self._too_much(sizes[places]):
                 waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
                 continue
-            piece = Wanted(wanted.positions[places], wanted.ids[places], wanted.epoch)
+            piece = wanted.take(places)
             try:
                 answer = self._ask(piece, int(sizes[places].sum()), begun)
             except TooSlow:
@@ -199,7 +214,9 @@ class RemoteReader:
         if over:
             errand.abandon()
         try:
-            parcel = errand.run()
+            with self._store.traffic:
+                parcel = errand.run()
+                self._store.traffic.count(parcel.bytes)
         except StoreLost as error:
             position, epoch = int(wanted.positions[0]), wanted.epoch
             raise locate(error, self._store.known.name, position, f"epoch {epoch}") from error
@@ -207,8 +224,7 @@ class RemoteReader:
             with self._lock:
                 self._errands.discard(errand)
         count = _answered(parcel)
-        kept = Wanted(wanted.positions[:count], wanted.ids[:count], wanted.epoch)
-        return self._open(parcel.first(count), kept, cutting, request)
+        return self._open(parcel.first(count), wanted.take(slice(count)), cutting, request)
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
@@ -220,28 +236,31 @@ class RemoteReader:
             heads=self._heads,
             fields=self._fields,
         )
-        return request if cutting is None else cutting.apply(request, wanted.positions)
+        return request if cutting is None else cutting.apply(request, wanted)
 
     def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None, request: ReadRequest) -> Fetched:
         failed = {place: _error_of(text) for place, text in parcel.errors.items()}
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
+        costs = _costs(parcel) if wanted.ways is not None else None
         if cutting is None or not request.cuts:
-            return Fetched(list(parcel.payloads), fields, failed, bytes_moved=parcel.bytes)
+            return Fetched(list(parcel.payloads), fields, failed, bytes_moved=parcel.bytes, costs=costs)
         opened = cutting.open(parcel, wanted, request)
         if opened.wrong:
             self._distrust(opened.wrong)
             return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
         moved = parcel.bytes + self._fetch_again(opened, wanted)
-        return Fetched(opened.values, fields, failed, opened.done, moved)
+        if costs is not None:
+            costs.trainer_seconds[:] = opened.seconds
+        return Fetched(opened.values, fields, failed, opened.done, moved, costs)
 
     def _fetch_again(self, opened: Opened, wanted: Wanted) -> int:
         """Put the files of samples that could not be opened in their places; how many bytes that moved."""
         if not opened.again:
             return 0
         reader = RemoteReader(self._store)
-        places = opened.again
-        found = reader.fetch(Wanted(wanted.positions[places], wanted.ids[places], wanted.epoch))
-        for place, value in zip(places, found.values, strict=True):
+        places = np.array(opened.again, np.intp)
+        found = reader.fetch(wanted.take(places))
+        for place, value in zip(opened.again, found.values, strict=True):
             opened.values[place] = value
         opened.done[places] = 0
         return found.bytes_moved
@@ -301,6 +320,15 @@ def _error_of(text: bytes) -> Exception:
     return error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
 
 
+def _costs(parcel: Parcel) -> Costs:
+    costs = Costs.nothing(len(parcel.ids))
+    costs.bytes[:] = [0 if payload is None else len(payload) for payload in parcel.payloads]
+    if len(parcel.facts):
+        costs.store_seconds[:] = parcel.facts["seconds"]
+        costs.sizes[:, 0], costs.sizes[:, 1] = parcel.facts["source_height"], parcel.facts["source_width"]
+    return costs
+
+
 def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[object]]:
     rows = [{} if place in failed else payloads.decode_fields(row) for place, row in enumerate(encoded)]
     names = {name for row in rows for name in row}
@@ -324,4 +352,16 @@ def _join(parts: Sequence[Fetched]) -> Fetched:
         },
         None if all(part.done is None for part in parts) else np.concatenate(done),
         sum(part.bytes_moved for part in parts),
+        _join_costs(parts),
     )
+
+
+def _join_costs(parts: Sequence[Fetched]) -> Costs | None:
+    if any(part.costs is None for part in parts):
+        return None
+    joined, begin = Costs.nothing(sum(len(part.values) for part in parts)), 0
+    for part in parts:
+        assert part.costs is not None
+        joined.put(slice(begin, begin + len(part.values)), part.costs)
+        begin += len(part.values)
+    return joined

@@ -144,6 +144,7 @@ class Talk:
             request_bytes=budget.request_bytes,
             request_samples=budget.request_samples,
             limits=True,
+            cores=budget.cores,
         )
 
     def _visible(self, caller: Caller) -> Mapping[str, DatasetFacts]:

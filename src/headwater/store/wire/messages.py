@@ -78,6 +78,8 @@ class Welcome(Message, frozen=True):
     request_samples: int
     limits: bool = False
     """Whether the store minds the `limits` of a request."""
+    cores: float = 0.0
+    """What its steps may use in all; 0: unknown."""
     digest: str = ""
     """Of the message without this field; see `sealed`."""
 

@@ -1,0 +1,178 @@
+"""Trainers as processes beyond a link: what their epochs bring, move over the link, and cost at both ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from local_photos import shards
+from measuring import Options
+from netns import Ends, Side
+from serving import PROCESSES, end
+
+MACHINE_CORES = len(os.sched_getaffinity(0))
+
+
+def write_tars(folder: Path, options: Options, *, copies: int = 1) -> Path:
+    """All photos as tars, so many times under other names; the folder of them."""
+    target = folder / "photos"
+    target.mkdir()
+    for name, content in shards(options):
+        for copy in range(copies):
+            (target / f"{name}-{copy}.tar").write_bytes(content)
+    return target
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the clock, bytes that reached the trainer's interface, CPU seconds at either end."""
+
+    seconds: float
+    bytes: float
+    store_cpu: float
+    trainer_cpu: float
+
+    @classmethod
+    def read(cls, ends: Ends) -> Cost:
+        """As the kernel has counted until now."""
+        return cls(time.perf_counter(), received(ends.trainer), cpu_of(ends.store), cpu_of(ends.trainer))
+
+    def since(self, earlier: Cost, *, seconds: float) -> Cost:
+        """`seconds` are those of the work itself: reading the counters takes some too."""
+        return Cost(
+            seconds,
+            self.bytes - earlier.bytes,
+            self.store_cpu - earlier.store_cpu,
+            self.trainer_cpu - earlier.trainer_cpu,
+        )
+
+    def link_share(self, rate_mbit: float) -> float:
+        """Of what the link could have carried; headers of segments that the kernel joins count once."""
+        return self.bytes * 8 / 1e6 / self.seconds / rate_mbit
+
+    @property
+    def cores(self) -> float:
+        """In use at both ends together."""
+        return (self.store_cpu + self.trainer_cpu) / self.seconds
+
+
+def mean(costs: list[Cost]) -> Cost:
+    names = ("seconds", "bytes", "store_cpu", "trainer_cpu")
+    return Cost(*(sum(getattr(cost, name) for cost in costs) / len(costs) for name in names))
+
+
+def received(side: Side) -> int:
+    """Bytes that have come to its end of the link."""
+    words = ["ip", "-netns", side.name, "-json", "-statistics", "link", "show", "dev", side.device]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    return int(found[0]["stats64"]["rx"]["bytes"])
+
+
+def cpu_of(side: Side) -> float:
+    """CPU seconds of all who live there; of a process that ended, its parent tells."""
+    total = 0.0
+    for pid in side.pids():
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: what it cost, samples by outcome at the store, and digests by id."""
+
+    images: int
+    cost: Cost
+    counts: Mapping[str, float] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def offloaded(self) -> float:
+        """Share of the samples that were cut at the store."""
+        return self.counts["cut"] / self.images
+
+
+@dataclass
+class Metered:
+    """A contender's rate in images per second, and beside it what each of its epochs cost."""
+
+    ends: Ends
+    images: int
+    rate: Callable[[], float]
+    costs: list[Cost] = field(default_factory=list)
+
+    def measure(self) -> float:
+        before, rate = Cost.read(self.ends), self.rate()
+        self.costs.append(Cost.read(self.ends).since(before, seconds=self.images / rate))
+        return rate
+
+
+class Trainer:
+    """processes/trainer.py at the trainer's end, with a cache of its own; `settings` are its `Settings`."""
+
+    def __init__(self, url: str, settings: Mapping[str, Any], *, ends: Ends, folder: Path) -> None:
+        self._ends = ends
+        script = str(PROCESSES / "trainer.py")
+        words = [*ends.trainer.words, sys.executable, script, url, json.dumps(dict(settings))]
+        self._child = subprocess.Popen(
+            words,
+            env={**os.environ, "HEADWATER_CACHE": tempfile.mkdtemp(prefix="cache-", dir=folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def epoch(self) -> Epoch:
+        """The next epoch; nothing else may use the link meanwhile."""
+        counted, before = self._ask("counts"), Cost.read(self._ends)
+        found = self._ask("epoch")
+        cost = Cost.read(self._ends).since(before, seconds=found["seconds"])
+        counts = {name: count - counted[name] for name, count in self._ask("counts").items()}
+        return Epoch(found["images"], cost, counts, found["digests"])
+
+    def rate(self) -> float:
+        """Images per second of the next epoch."""
+        found = self._ask("epoch")
+        return float(found["images"] / found["seconds"])
+
+    def stretches(self) -> list[dict[str, Any]]:
+        """What its planner has noted."""
+        found: list[dict[str, Any]] = self._ask("stretches")
+        return found
+
+    def _ask(self, command: str) -> Any:
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.write(command + "\n")
+            self._child.stdin.flush()
+        return self._hear()
+
+    def _hear(self) -> Any:
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a trainer ended with code {self._child.wait()}; its error is above")
+        return json.loads(line)
+
+    def __enter__(self) -> Trainer:
+        self._hear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end(self._child)

@@ -1,0 +1,83 @@
+"""`headwater profile`: what link, store and trainer can do with this data, and what holds them up."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli.explain import describe, print_chapters
+from headwater.cli.linking import Ca, Cert, Key, TokenFile
+from headwater.cli.presets import PRESETS, find_preset
+from headwater.cli.printing import JsonFlag, print_json, say
+from headwater.cli.sampling import spread
+from headwater.data.pipeline import Pipeline
+from headwater.errors import MissingExtra, WrongUse
+from headwater.measure.logbook import Logbook
+from headwater.report.offload import explain
+from headwater.store import Dataset, Link, open
+
+
+def profile(
+    uri: Annotated[
+        str, typer.Argument(help="Address of a dataset behind a store, grpc+tls://HOST:PORT/NAME.")
+    ],
+    transform: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "imagenet",
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to measure with.")] = 1024,
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    trainer_rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Samples per second that training takes; else no limit.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the logbook to this file too.")] = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    json: JsonFlag = False,
+) -> None:
+    """Measure link, both CPUs and every way to send a sample; name the bottleneck and what would move it."""
+    pipeline = find_preset(transform)
+    dataset = open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key))
+    try:
+        logbook = measure(
+            dataset, pipeline, samples=samples, batch_size=batch_size, trainer_rate=trainer_rate
+        )
+    finally:
+        dataset.close()
+    if save is not None:
+        logbook.save(save)
+    if json:
+        print_json(describe(logbook))
+    else:
+        print_chapters(explain(logbook))
+
+
+def measure(
+    dataset: Dataset, pipeline: Pipeline, *, samples: int, batch_size: int, trainer_rate: float | None
+) -> Logbook:
+    """Load so many samples as a training run would, over several epochs if there are fewer."""
+    if not dataset.store.remote:
+        raise WrongUse(
+            f"{dataset.uri} is read in this process, so there is no store to do a part of the work; "
+            "give the address of one, grpc+tls://HOST:PORT/NAME"
+        )
+    try:
+        from headwater.loader import Auto, DataLoader
+    except ImportError as error:
+        raise MissingExtra(f"the loader needs torch ({error}); pip install 'headwater[torch]'") from error
+    some = spread(dataset, samples)
+    say(f"{samples:,} samples of {dataset.uri}: {pipeline}")
+    loader = DataLoader(
+        some, pipeline, batch_size=batch_size, shuffle=True, offload=Auto(fresh=True), progress=False
+    )
+    served = 0
+    while served < samples:
+        for batch in loader:
+            served += len(batch)
+            if trainer_rate is not None:
+                time.sleep(len(batch) / trainer_rate)
+    loader.close()
+    assert loader.logbook is not None
+    return loader.logbook

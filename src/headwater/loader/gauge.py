@@ -1,0 +1,146 @@
+"""What link, store and trainer can do, as a run finds it out: rates that follow what was seen last.
+
+A link is measured by the bytes that came while answers were awaited. That tells what the link can do only
+where the store had no other work, so a slower link is believed after samples that came as files. While
+steps run at a store, less than expected is put down to the store's cores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from headwater.measure.logbook import SiteRates
+from headwater.plan.offload import Rates
+
+_FOLLOW = 0.5  # how much of a new finding is believed at once
+_MEMORY_SECONDS = 5.0  # of a busy link; replies count when they are whole, so a short time tells little
+_STARVED = 0.1  # share of time spent waiting above which the trainer wants more than it gets
+_LEAST_SECONDS = 0.02
+_LEAST_BYTES = 1 << 20
+_RECOVERY = 1.5
+_RETREAT = 0.5
+_LEAST_CORES = 0.01
+_PUSHED_BACK = 0.05  # of what was asked for, above which a store is taken to have no more cores
+
+
+@dataclass(frozen=True)
+class Spell:
+    """A stretch of a run as it was: wall seconds, how they were spent, and what came from one store."""
+
+    samples: int
+    seconds: float
+    waited: float
+    held: float
+    bytes: int
+    busy: float
+    store_seconds: float
+    asked: int = 0
+    pushed_back: int = 0
+
+    @property
+    def starved(self) -> bool:
+        return self.waited > _STARVED * self.seconds
+
+    @property
+    def raw(self) -> bool:
+        """Whether all samples came as files because nothing else was asked for."""
+        return not self.asked
+
+
+@dataclass
+class _Flow:
+    """Bytes over seconds, of which older ones count less and less."""
+
+    bytes: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, size: float, seconds: float) -> None:
+        keep = math.exp(-seconds / _MEMORY_SECONDS)
+        self.bytes, self.seconds = self.bytes * keep + size, self.seconds * keep + seconds
+
+    @property
+    def rate(self) -> float:
+        """0 while too little came to tell."""
+        known = self.bytes >= _LEAST_BYTES and self.seconds >= _LEAST_SECONDS
+        return self.bytes / self.seconds if known else 0.0
+
+
+@dataclass
+class Gauge:
+    """The rates of one store's samples. `cores` is what the store says it has; 0: it does not say."""
+
+    cores: float
+    trainer_cores: float
+    link: float = 0.0
+    trainer: float = math.inf
+    store_speed: float = 1.0
+    _usable: float = field(init=False)
+    _files: _Flow = field(default_factory=_Flow)
+    _mixed: _Flow = field(default_factory=_Flow)
+
+    def __post_init__(self) -> None:
+        self._usable = self.cores or 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough to plan with."""
+        return self.link > 0
+
+    @property
+    def store_cores(self) -> float:
+        """What the store is believed to have for this run."""
+        return self._usable
+
+    def rates(self, share: float = 1.0) -> Rates:
+        """For the samples of one store, which get that share of the trainer."""
+        return Rates(
+            link=self.link,
+            store_cores=self._usable,
+            trainer_cores=self.trainer_cores * share,
+            trainer=self.trainer * share,
+            store_speed=self.store_speed,
+        )
+
+    def remember(self, rates: SiteRates) -> None:
+        """Begin with what an earlier run found."""
+        self.link, self.trainer, self.store_speed = rates.link, rates.trainer, rates.store_speed
+
+    def learn(self, spell: Spell, *, late: bool = False) -> None:
+        """Take in a stretch; `late` says that the store's CPU took longer than its plan said."""
+        self._learn_link(spell)
+        self._learn_trainer(spell)
+        self._learn_store(spell, late=late)
+
+    def learn_speed(self, predicted: float, measured: float) -> None:
+        """Store seconds that were predicted for a stretch, and what they came to."""
+        if predicted > _LEAST_SECONDS and measured > _LEAST_SECONDS:
+            found = self.store_speed * predicted / measured
+            self.store_speed += _FOLLOW * (min(max(found, 0.1), 10.0) - self.store_speed)
+
+    def _learn_link(self, spell: Spell) -> None:
+        # while ways are tried, most samples are files
+        mostly_files = spell.asked <= spell.samples / 2
+        flow = self._files if mostly_files else self._mixed
+        flow.add(spell.bytes, spell.busy)
+        if mostly_files:
+            self.link = flow.rate or self.link
+        else:
+            self.link = max(self.link, flow.rate)
+
+    def _learn_trainer(self, spell: Spell) -> None:
+        if spell.held <= 0:
+            return
+        found = spell.samples / spell.held
+        old = self.trainer if math.isfinite(self.trainer) else found
+        self.trainer = old + _FOLLOW * (found - old)
+
+    def _learn_store(self, spell: Spell, *, late: bool) -> None:
+        if spell.raw:
+            return
+        used = spell.store_seconds / max(spell.seconds, _LEAST_SECONDS)
+        if spell.pushed_back > _PUSHED_BACK * spell.asked or (late and spell.starved):
+            # by half at most: a store that has just begun to load its libraries does nothing for a while
+            self._usable = max(_LEAST_CORES, min(self._usable, max(used, self._usable * _RETREAT)))
+        else:
+            self._usable = min(self.cores or math.inf, self._usable * _RECOVERY)

@@ -1,0 +1,386 @@
+"""Who decides, while a run goes on, how far each sample goes at its store.
+
+A run begins with samples that come as files, and between them some in every other way. They are samples of
+the run like all others; what they take is the profile. Then stretches of the coming batches are planned,
+short ones first, each with the crops of its epoch and the rates as they were seen last. A stretch that took
+longer than its plan said, and perhaps than files, is followed by a short one of files, which measures the
+link anew and tells whether files are quicker: then files are sent for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.codecs.excerpts import known_codecs
+from headwater.data.pipeline import Pipeline
+from headwater.engine.chain import Chain
+from headwater.engine.meter import Meter
+from headwater.engine.run import Task
+from headwater.errors import DatasetError, WrongUse
+from headwater.loader.explorer import ENOUGH, Explorer
+from headwater.loader.gauge import Gauge, Spell
+from headwater.loader.offloading import Auto
+from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, logbook_path
+from headwater.measure.logbook import Stretch as Entry
+from headwater.measure.profile import Profile, Seen
+from headwater.plan.offload import Offload, OffloadPlan, Options, make_plan
+from headwater.plan.offload.ways import list_ways
+from headwater.store.base import Site
+from headwater.store.dataset import Dataset
+
+log = logging.getLogger("headwater")
+
+Ways = NDArray[np.uint8]
+Owners = NDArray[np.intp]
+
+_FIRST_STRETCH, _LONGEST_STRETCH = 512, 16_384
+_CHECK = 256  # samples that come as files to see whether that is quicker
+_LATE = 1.3  # times what a plan says, after which it is doubted
+_DOUBTFUL = (
+    0.8  # of what files would take, by the plan: a late stretch that was quicker is no reason to doubt
+)
+_SLOWER = 1.05
+_LONGEST_REST = 64
+_IDLE = 0.03  # share of time waiting below which nothing but the trainer itself is waited for
+_REASONS = {
+    "link": "the trainer itself is the slowest, so no way is worth a try",
+    "explore": "ways are tried",
+    "guard": "files are sent for a while, because a plan took longer than it said",
+}
+_EXPLORED = 64  # samples of a stretch in which ways are tried
+
+
+@dataclass
+class Found:
+    """What came from one store."""
+
+    samples: int = 0
+    asked: int = 0
+    pushed_back: int = 0
+    bytes: int = 0
+    store_seconds: float = 0.0
+    trainer_seconds: float = 0.0
+
+    def add(self, seen: Seen, rows: NDArray[np.bool_]) -> None:
+        self.samples += int(rows.sum())
+        self.asked += int((seen.ways[rows] > 0).sum())
+        self.pushed_back += int((~seen.done[rows]).sum())
+        self.bytes += int(seen.bytes[rows].sum())
+        self.store_seconds += float(seen.store_seconds[rows].sum())
+        self.trainer_seconds += float(seen.trainer_seconds[rows].sum())
+
+
+@dataclass(eq=False)
+class Stretch:
+    """Tasks that were planned together; `left` of them have not been handed over yet."""
+
+    epoch: int
+    phase: str
+    owners: Owners
+    ways: Ways
+    left: int
+    found: Sequence[Found]
+    plans: dict[int, OffloadPlan] = field(default_factory=dict)
+
+    @property
+    def offloads(self) -> bool:
+        return bool(self.ways.any())
+
+    def is_late(self, seconds: float) -> bool:
+        """Whether it took clearly longer than its plans say."""
+        return seconds > _LATE * max((plan.after.seconds for plan in self.plans.values()), default=np.inf)
+
+    def is_doubtful(self, seconds: float) -> bool:
+        """Whether files might have been as quick."""
+        return seconds > _DOUBTFUL * max(
+            (plan.before.seconds for plan in self.plans.values()), default=np.inf
+        )
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """Readings of all that only grows, taken at the end of a stretch."""
+
+    now: float
+    held: float
+    waited: dict[str, float]
+    traffic: tuple[tuple[int, float], ...]
+
+
+class Planner:
+    """Gives every task its ways, and learns from what is seen. One thread asks; several report."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        chain: Chain,
+        auto: Auto,
+        *,
+        meter: Meter,
+        cores: int,
+        world_size: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._auto = auto
+        self._dataset, self._chain, self._meter, self._clock = dataset, chain, meter, clock
+        self.ways = ways_of(chain.pipeline, auto)
+        self.sites: tuple[Site, ...] = dataset.store.sites(chain, self.ways)
+        self._gauges = [Gauge(site.cores / world_size, cores) for site in self.sites]
+        pairs = [(way.cut, way.codec) for way in self.ways]
+        self.logbook = Logbook.begin(
+            chain.pipeline,
+            pairs,
+            dataset=dataset.index.version,
+            uri=dataset.uri,
+            policy=auto.policy,
+            seed=chain.seed,
+        )
+        self.profile = Profile(chain.pipeline, pairs, samples=len(dataset.index), seed=chain.seed)
+        earlier = auto.logbook or (None if auto.fresh else _kept(self.logbook.key))
+        if earlier is not None:
+            self._remember(earlier)
+        self._explorer = Explorer(
+            self.ways, [site.possible for site in self.sites], [gauge.store_cores for gauge in self._gauges]
+        )
+        self._reports: deque[tuple[Stretch, Seen]] = deque()
+        self._found = self._nothing()
+        self._stretches: deque[Stretch] = deque()
+        self._held = 0.0
+        self._read = self._look()
+        self._length = _FIRST_STRETCH
+        self._tried = 0  # samples among which ways were tried
+        self._rest = self._rests = 0
+        self._check = ""  # "due", "under way", or nothing
+        self._pace = 0.0  # seconds per sample of the stretch that is doubted
+        self._idle = False
+        self._span = np.zeros(3)  # samples, seconds and waiting since it was last judged who is waited for
+
+    def assign(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """The tasks of one epoch, each with its ways. Planned when asked for, so as late as can be."""
+        self._stretches.clear()
+        self._read = self._look()
+        source = iter(tasks)
+        while first := next(source, None):
+            phase, samples = self._next_phase()
+            more = islice(source, max(0, -(-samples // max(len(first.ids), 1)) - 1))
+            yield from self._plan_stretch([first, *more], phase)
+
+    def see(self, task: Task, seen: Seen) -> None:
+        """What some samples took. Called from the threads that made them."""
+        self._reports.append((task.plan, seen))
+
+    def delivered(self, held: float) -> None:
+        """The next task's batch was taken, and kept for `held` seconds."""
+        self._held += held
+        self._take_reports()
+        stretch = self._stretches[0]
+        stretch.left -= 1
+        if not stretch.left:
+            self._close(self._stretches.popleft())
+
+    def keep(self) -> None:
+        """Write the logbook into the cache, for the next run and for `headwater explain`."""
+        self.logbook.profile = self.profile.to_dict()
+        self.logbook.keep()
+
+    def _remember(self, logbook: Logbook) -> None:
+        logbook.check(self.logbook.key)
+        self.profile = Profile.from_dict(
+            logbook.profile, self._chain.pipeline, samples=len(self._dataset.index), seed=self._chain.seed
+        )
+        last = {entry.site: entry.rates for entry in logbook.stretches}
+        for site, gauge in zip(self.sites, self._gauges, strict=True):
+            if site.name in last:
+                gauge.remember(last[site.name])
+
+    def _next_phase(self) -> tuple[str, int]:
+        """What the coming stretch is for, and how many samples it should have."""
+        if self._idle or not self.sites:
+            return "link", _CHECK
+        if self._rest:
+            self._rest -= 1
+            return "guard", _CHECK
+        if self._check == "due":
+            self._check = "under way"
+            return "guard", _CHECK
+        if not self._is_ready():
+            return "explore", _EXPLORED
+        length, self._length = self._length, min(2 * self._length, _LONGEST_STRETCH)
+        return "plan", length
+
+    def _is_ready(self) -> bool:
+        """Whether there is something to plan with: all ways, or after a while some; and the links' rates."""
+        known = self.profile.counts()
+        some = self._tried >= _CHECK and bool((known[1:] >= ENOUGH).any())
+        return (some or self._explorer.done(known)) and all(gauge.known for gauge in self._gauges)
+
+    def _plan_stretch(self, tasks: Sequence[Task], phase: str) -> Iterator[Task]:
+        positions = np.concatenate([task.positions for task in tasks])
+        ids = np.concatenate([task.ids for task in tasks])
+        owners = self._dataset.store.site_of(positions)
+        ways = np.zeros(len(ids), np.uint8)
+        stretch = Stretch(tasks[0].epoch, phase, owners, ways, len(tasks), self._nothing())
+        if phase == "plan":
+            self._make_plans(stretch, positions, ids)
+        if phase in ("plan", "explore"):
+            tried = self._explorer.take(owners, self.profile.counts())
+            stretch.ways[:] = np.where(tried, tried, stretch.ways)
+            self._tried += len(ids)
+        self._stretches.append(stretch)
+        begin = 0
+        for task in tasks:
+            end = begin + len(task.ids)
+            yield replace(task, ways=stretch.ways[begin:end], plan=stretch)
+            begin = end
+
+    def _make_plans(self, stretch: Stretch, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+        """One plan for each store."""
+        sizes = self._dataset.store.sizes(positions)
+        found = self.profile.predict(positions, ids, sizes, epoch=stretch.epoch)
+        for number, (site, gauge) in enumerate(zip(self.sites, self._gauges, strict=True)):
+            (rows,) = np.nonzero(stretch.owners == number)
+            if not len(rows):
+                continue
+            options = Options(
+                self.ways,
+                np.where(site.possible, found.bytes[rows], np.float32(np.inf)),
+                found.store_seconds[rows],
+                found.trainer_seconds[rows],
+            )
+            rates = replace(
+                gauge.rates(len(rows) / len(ids)), store_seconds_per_visit=self._auto.store_seconds
+            )
+            plan = make_plan(self._auto.policy, options, rates=rates)
+            stretch.ways[rows] = plan.choice
+            stretch.plans[number] = plan
+
+    def _take_reports(self) -> None:
+        while self._reports:
+            stretch, seen = self._reports.popleft()
+            owners = self._dataset.store.site_of(seen.positions)
+            for number, founds in enumerate(zip(self._found, stretch.found, strict=True)):
+                for found in founds:
+                    found.add(seen, owners == number)
+            self._explorer.came(seen)
+            self.logbook.count(seen, self._foreseen(seen))
+            self.profile.add(seen)
+
+    def _foreseen(self, seen: Seen) -> NDArray[np.float32]:
+        """Bytes that the profile expects of what came, before it learns them."""
+        found = self.profile.predict(seen.positions, seen.ids, seen.file_bytes, epoch=seen.epoch)
+        bytes: NDArray[np.float32] = found.bytes[np.arange(len(seen.ids)), seen.ways]
+        return bytes
+
+    def _look(self) -> _Clock:
+        waited = dict(self._meter.stats().wait_seconds)
+        return _Clock(self._clock(), self._held, waited, tuple(site.traffic() for site in self.sites))
+
+    def _close(self, stretch: Stretch) -> None:
+        """A stretch was handed over whole: learn from the time since the last one."""
+        last, self._read = self._read, self._look()
+        recent, self._found = self._found, self._nothing()
+        seconds = self._read.now - last.now
+        waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
+        held = self._read.held - last.held
+        late = stretch.is_late(seconds)
+        for number, gauge in enumerate(self._gauges):
+            found = recent[number]
+            (before, busy_before), (after, busy_after) = last.traffic[number], self._read.traffic[number]
+            spell = Spell(
+                samples=len(stretch.ways),
+                seconds=seconds,
+                waited=sum(waited.values()),
+                held=held,
+                bytes=after - before,
+                busy=busy_after - busy_before,
+                store_seconds=found.store_seconds,
+                asked=found.asked,
+                pushed_back=found.pushed_back,
+            )
+            plan = stretch.plans.get(number)
+            gauge.learn(spell, late=late and plan is not None and plan.after.bottleneck == "store CPU")
+            self._note(stretch, number, spell, waited)
+        self._judge(stretch, seconds, sum(waited.values()))
+
+    def _judge(self, stretch: Stretch, seconds: float, waited: float) -> None:
+        """Whether plans are worth following, by how long samples took with and without."""
+        pace = seconds / max(1, len(stretch.ways))
+        if stretch.phase in ("link", "explore"):
+            self._judge_trainer(len(stretch.ways), seconds, waited)
+        elif stretch.phase == "guard" and self._check:
+            self._check = ""
+            quicker = pace * _SLOWER < self._pace
+            self._rests = min(max(1, 2 * self._rests), _LONGEST_REST) if quicker else 0
+            self._rest = self._rests
+        elif stretch.phase == "plan" and stretch.offloads and not self._check:
+            if stretch.is_late(seconds) and stretch.is_doubtful(seconds):
+                self._pace, self._check, self._length = pace, "due", _FIRST_STRETCH
+
+    def _judge_trainer(self, samples: int, seconds: float, waited: float) -> None:
+        """Whether the trainer is what the run waits for, so that no way is worth a try."""
+        self._span += (samples, seconds, waited)
+        if self._span[0] >= _CHECK:
+            self._idle = bool(self._span[2] < _IDLE * self._span[1])
+            self._span[:] = 0
+
+    def _nothing(self) -> list[Found]:
+        return [Found() for _ in self.sites]
+
+    def _note(self, stretch: Stretch, number: int, spell: Spell, waited: dict[str, float]) -> None:
+        plan, gauge, found = stretch.plans.get(number), self._gauges[number], stretch.found[number]
+        rows = stretch.owners == number
+        self.logbook.add(
+            Entry(
+                epoch=stretch.epoch,
+                site=self.sites[number].name,
+                phase=stretch.phase,
+                measured=Amounts(
+                    found.samples, found.bytes, found.store_seconds, found.trainer_seconds, spell.seconds
+                ),
+                rates=SiteRates(
+                    gauge.link, gauge.store_cores, gauge.trainer_cores, gauge.trainer, gauge.store_speed
+                ),
+                ways=np.bincount(stretch.ways[rows], minlength=len(self.ways)).tolist(),
+                predicted=None if plan is None else _amounts(plan, after=True),
+                none=None if plan is None else _amounts(plan, after=False),
+                waited=waited,
+                held=spell.held,
+                pushed_back=found.pushed_back,
+                reason=_REASONS[stretch.phase] if plan is None else plan.reason,
+            )
+        )
+
+
+def _kept(key: Key) -> Logbook | None:
+    """What an earlier run has found, if it can be read."""
+    path = logbook_path(key)
+    try:
+        return Logbook.load(path) if path.exists() else None
+    except (DatasetError, WrongUse) as error:
+        log.warning("%s", error)
+        return None
+
+
+def ways_of(pipeline: Pipeline, auto: Auto) -> tuple[Offload, ...]:
+    """What a policy chooses from: published ones know no codecs; for ours, decoder and crop are one step."""
+    wished = (
+        known_codecs() if auto.codecs is None else [name for name in known_codecs() if name in auto.codecs]
+    )
+    ways = list_ways(pipeline, wished)
+    if auto.policy != "hull":
+        return tuple(way for way in ways if way.codec == "none")
+    fused = len(pipeline) > 1 and pipeline.steps[1].crops and Offload(2) in ways
+    return tuple(way for way in ways if not (fused and way.cut == 1))
+
+
+def _amounts(plan: OffloadPlan, *, after: bool) -> Amounts:
+    load = plan.after if after else plan.before
+    return Amounts(len(plan), load.bytes, load.store_seconds, load.trainer_seconds, load.seconds)

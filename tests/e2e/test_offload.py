@@ -1,0 +1,235 @@
+"""Offloading that is planned while a run goes on: the same batches, fewer bytes, and words that say why."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headwater as hw
+from datasets import CLASSES, Photo, make_photo, write_folder
+from headwater import transforms as T
+from headwater.cli.proxy import Shape
+from headwater.errors import StateMismatch, WrongUse
+from headwater.loader.batch import Batch
+from headwater.measure.logbook import Logbook, logbook_path
+from rigs import Kind, Rig, running_rig
+from stores import Certificates, make_certificates
+
+pytestmark = pytest.mark.slow
+
+COUNT, BATCH = 400, 16
+STEPS = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)])
+SLOW, QUICK = Shape(bits_per_second=16e6), Shape()
+
+
+def write_parts(root: Path, parts: int) -> list[Path]:
+    rng = np.random.default_rng(8)
+    photos = []
+    for number in range(COUNT):
+        height, width = (int(side) for side in rng.integers(180, 420, 2))
+        suffix = "png" if number % 40 == 7 else "jpg"
+        data = make_photo(rng, height, width, suffix)
+        photos.append(Photo(number % len(CLASSES), f"{number:04d}", suffix, data))
+    return [write_folder(root / f"part-{part}", photos[part::parts]) for part in range(parts)]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parts(tmp_path_factory.mktemp("whole"), 1)[0]
+
+
+@pytest.fixture(scope="module")
+def slow(folder: Path, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Rig]:
+    """A store with cores to spare, behind a link that is the slowest of all."""
+    work = tmp_path_factory.mktemp("slow")
+    parts = [{"photos": folder}]
+    with running_rig(parts, work, kind=Kind(), certificates=certificates, shape=SLOW) as rig:
+        yield rig
+
+
+def load(data: hw.Dataset, offload: Any, **options: Any) -> hw.DataLoader:
+    given: dict[str, Any] = {"num_workers": 2, "timeout": 120.0, **options}
+    return hw.DataLoader(
+        data, STEPS, batch_size=BATCH, shuffle=True, seed=3, progress=False, offload=offload, **given
+    )
+
+
+class Truth:
+    """Epochs of the files themselves."""
+
+    def __init__(self, *folders: Path) -> None:
+        data = hw.open([str(folder) for folder in folders] if len(folders) > 1 else folders[0])
+        self._loader = load(data, None)
+        self._epochs: dict[int, list[Batch]] = {}
+
+    def check(self, batches: list[Batch], epoch: int) -> None:
+        if epoch not in self._epochs:
+            self._loader.set_epoch(epoch)
+            self._epochs[epoch] = list(self._loader)
+        for ours, true in zip(batches, self._epochs[epoch], strict=True):
+            assert torch.equal(ours.ids, true.ids)
+            assert torch.equal(ours.inputs, true.inputs)
+
+
+@pytest.fixture(scope="module")
+def truth(folder: Path) -> Truth:
+    return Truth(folder)
+
+
+@pytest.mark.parametrize(
+    "offload",
+    [
+        "none",
+        "all",
+        "throughput",
+        "efficiency",
+        hw.Offload(3),
+        hw.Auto(fresh=True),
+        hw.Auto(store_seconds=0.0005, fresh=True),
+    ],
+    ids=str,
+)
+def test_every_policy_gives_the_same_batches(slow: Rig, truth: Truth, offload: Any) -> None:
+    loader = load(slow.open(), offload)
+    for epoch in range(3):
+        truth.check(list(loader), epoch)
+
+
+def test_a_slow_link_is_relieved_and_the_logbook_tells(slow: Rig, truth: Truth) -> None:
+    loader = load(slow.open(), hw.Auto(fresh=True))
+    moved = []
+    for epoch in range(4):
+        before = loader.stats()
+        truth.check(list(loader), epoch)
+        after = loader.stats()
+        moved.append((after.bytes_raw - before.bytes_raw) / (after.bytes_moved - before.bytes_moved))
+    assert moved[-1] > 2
+    book = loader.logbook
+    assert book is not None
+    planned = [entry for entry in book.stretches if entry.phase == "plan"]
+    assert book.stretches[0].phase == "explore"
+    assert sum(planned[-1].ways[1:]) > 0.5 * sum(planned[-1].ways)
+    assert "offloaded" in planned[-1].reason
+    assert planned[-1].predicted is not None
+    assert planned[-1].measured.bytes == pytest.approx(planned[-1].predicted.bytes, rel=0.25)
+    assert Logbook.load(logbook_path(book.key)).key == book.key
+
+
+def test_the_next_run_begins_with_a_plan(slow: Rig, truth: Truth) -> None:
+    first = load(slow.open(), "auto")
+    for _ in range(2):
+        list(first)
+    second = load(slow.open(), "auto")
+    truth.check(list(second), 0)
+    assert second.logbook is not None
+    assert second.logbook.stretches[0].phase == "plan"
+    assert second.stats().bytes_moved < second.stats().bytes_raw / 1.5
+
+
+def test_a_slow_trainer_needs_nothing(
+    folder: Path, tmp_path: Path, certificates: Certificates, truth: Truth
+) -> None:
+    parts = [{"photos": folder}]
+    with running_rig(parts, tmp_path, kind=Kind(), certificates=certificates, shape=QUICK) as rig:
+        loader = load(rig.open(), hw.Auto(fresh=True))
+        for epoch in range(3):
+            batches = []
+            for batch in loader:
+                time.sleep(0.04)
+                batches.append(batch)
+            truth.check(batches, epoch)
+    assert loader.logbook is not None
+    last = loader.logbook.stretches[-1]
+    assert sum(last.ways[1:]) == 0
+    assert "trainer" in last.reason
+
+
+def test_several_stores_get_a_plan_each(tmp_path: Path, certificates: Certificates) -> None:
+    folders = write_parts(tmp_path / "data", 2)
+    parts = [{"photos": folder} for folder in folders]
+    kind = Kind(shards=2)
+    with running_rig(parts, tmp_path / "work", kind=kind, certificates=certificates, shape=SLOW) as rig:
+        loader = load(rig.open(), hw.Auto(fresh=True))
+        true = Truth(*folders)
+        for epoch in range(3):
+            true.check(list(loader), epoch)
+    assert loader.logbook is not None
+    planned = {entry.site for entry in loader.logbook.stretches if entry.phase == "plan"}
+    assert len(planned) == 2
+
+
+def test_a_store_that_dies_under_a_plan_costs_time_only(
+    folder: Path, tmp_path: Path, certificates: Certificates, truth: Truth
+) -> None:
+    parts = [{"photos": folder}]
+    with running_rig(parts, tmp_path, kind=Kind(), certificates=certificates, shape=SLOW) as rig:
+        loader = load(rig.open(), hw.Auto(fresh=True))
+        for epoch in range(2):
+            truth.check(list(loader), epoch)
+
+        def strike() -> None:
+            rig.stores[0].kill()
+            rig.stores[0].restart()
+
+        striker = threading.Thread(target=strike)
+        batches = []
+        for batch in loader:
+            batches.append(batch)
+            if len(batches) == 5:
+                striker.start()
+        striker.join()
+        truth.check(batches, 2)
+        rig.stores[0].suspend()
+        threading.Timer(1.5, rig.stores[0].resume).start()
+        truth.check(list(loader), 3)
+
+
+def test_a_starved_store_sends_files(
+    folder: Path, tmp_path: Path, certificates: Certificates, truth: Truth
+) -> None:
+    from stores import StoreProcess
+
+    with StoreProcess({"photos": folder}, cores=0.02) as store:
+        loader = load(hw.open(f"{store.address}/photos"), hw.Auto(fresh=True))
+        for epoch in range(2):
+            truth.check(list(loader), epoch)
+    assert loader.logbook is not None
+    assert loader.stats().samples == 2 * COUNT
+
+
+def test_a_logbook_for_something_else_is_refused(slow: Rig, tmp_path: Path) -> None:
+    loader = load(slow.open(), "auto")
+    list(loader)
+    assert loader.logbook is not None
+    path = tmp_path / "run.json"
+    loader.logbook.save(path)
+    assert next(iter(load(slow.open(), path))).ids.shape == (BATCH,)
+    part = slow.open().filter(labels=[0])
+    other = hw.DataLoader(slow.open(), T.Compose([T.RandomResizedCrop(40)]), batch_size=4, offload=path)
+    with pytest.raises(StateMismatch, match=r"other steps.*headwater profile"):
+        next(iter(other))
+    assert len(part) < COUNT
+
+
+@pytest.mark.parametrize("offload", ["fixed", "hul", "absent.json"])
+def test_what_is_no_policy_is_refused_by_name(slow: Rig, offload: str) -> None:
+    with pytest.raises(WrongUse, match=r"offload is|fixed"):
+        load(slow.open(), offload)
+
+
+def test_local_data_has_nothing_to_offload(folder: Path, truth: Truth) -> None:
+    loader = load(hw.open(folder), "auto")
+    truth.check(list(loader), 0)
+    assert loader.logbook is None
