@@ -61,10 +61,11 @@ def cost_table(costs: Costs) -> Table:
     for name, found in costs.items():
         cost = mean(found)
         spent = (cost.store_cpu, cost.trainer_cpu, cost.seconds)
-        shares = (f"{cost.link_share(RATE_MBIT):.2f}", f"{cost.cores / MACHINE_CORES:.2f}")
-        rows.append((name, f"{cost.bytes / 1e6:.1f}", *(f"{value:.1f}" for value in spent), *shares))
+        shares = (cost.link_share(RATE_MBIT), cost.cores / MACHINE_CORES, cost.other_cores / MACHINE_CORES)
+        texts = (*(f"{value:.1f}" for value in spent), *(f"{share:.2f}" for share in shares))
+        rows.append((name, f"{cost.bytes / 1e6:.1f}", *texts))
     columns = ("contender", "MB an epoch", "store CPU s", "trainer CPU s", "seconds")
-    return Table((*columns, "of the link", f"of {MACHINE_CORES} cores"), tuple(rows))
+    return Table((*columns, "of the link", f"of {MACHINE_CORES} cores", "cores of others"), tuple(rows))
 
 
 def saving_bar(costs: Costs) -> Bar:
@@ -84,10 +85,11 @@ def what_binds(costs: Costs) -> Iterator[str]:
     for name in OURS:
         cost = mean(costs[name])
         link, cores = cost.link_share(RATE_MBIT), cost.cores / MACHINE_CORES
-        used = f"{link:.2f} of the link, {cores:.2f} of the machine's {MACHINE_CORES} cores"
+        others = cost.other_cores / MACHINE_CORES
+        used = f"{link:.2f} of the link, {cores:.2f} of {MACHINE_CORES} cores, and {others:.2f} by others"
         if link >= _FULL:
             yield f"{name} is bound by the link: {used}"
-        elif cores >= _FULL:
+        elif cores + others >= _FULL:
             yield f"{name} is bound by CPU and not by the link, because both ends share the machine: {used}"
         else:
             yield f"{name} fills neither the link nor the cores: {used}"

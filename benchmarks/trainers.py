@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,17 +38,19 @@ def write_tars(folder: Path, options: Options, *, copies: int = 1) -> Path:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the clock, bytes that reached the trainer's interface, CPU seconds at either end."""
+    """Seconds of the clock, bytes that reached the trainer's interface, CPU seconds of both ends and of all."""
 
     seconds: float
     bytes: float
     store_cpu: float
     trainer_cpu: float
+    machine_cpu: float
 
     @classmethod
     def read(cls, ends: Ends) -> Cost:
         """As the kernel has counted until now."""
-        return cls(time.perf_counter(), received(ends.trainer), cpu_of(ends.store), cpu_of(ends.trainer))
+        cpu = cpu_of(ends.store), cpu_of(ends.trainer), cpu_of_all()
+        return cls(time.perf_counter(), received(ends.trainer), *cpu)
 
     def since(self, earlier: Cost, *, seconds: float) -> Cost:
         """`seconds` are those of the work itself: reading the counters takes some too."""
@@ -56,6 +59,7 @@ class Cost:
             self.bytes - earlier.bytes,
             self.store_cpu - earlier.store_cpu,
             self.trainer_cpu - earlier.trainer_cpu,
+            self.machine_cpu - earlier.machine_cpu,
         )
 
     def link_share(self, rate_mbit: float) -> float:
@@ -67,10 +71,15 @@ class Cost:
         """In use at both ends together."""
         return (self.store_cpu + self.trainer_cpu) / self.seconds
 
+    @property
+    def other_cores(self) -> float:
+        """In use by the kernel's network and by whoever else runs on the machine."""
+        return self.machine_cpu / self.seconds - self.cores
 
-def mean(costs: list[Cost]) -> Cost:
-    names = ("seconds", "bytes", "store_cpu", "trainer_cpu")
-    return Cost(*(sum(getattr(cost, name) for cost in costs) / len(costs) for name in names))
+
+def mean(costs: Sequence[Cost]) -> Cost:
+    columns = zip(*(vars(cost).values() for cost in costs), strict=True)
+    return Cost(*(statistics.fmean(column) for column in columns))
 
 
 def received(side: Side) -> int:
@@ -88,6 +97,12 @@ def cpu_of(side: Side) -> float:
             times = psutil.Process(pid).cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def cpu_of_all() -> float:
+    """CPU seconds that the machine has been busy for."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 @dataclass(frozen=True)

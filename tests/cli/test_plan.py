@@ -16,9 +16,10 @@ from headwater.cli.rehearsal import Prices, rehearse
 from headwater.data.pipeline import Pipeline
 from headwater.errors import StateMismatch, WrongUse
 from headwater.measure.logbook import Key, Logbook
+from headwater.measure.profile import Profile
 from headwater.plan.offload import Load, Rates, make_plan
 from headwater.report.balance import to_rates
-from logbooks import SLOW_LINK, WAYS, learn_logbook
+from logbooks import PIPELINE, SLOW_LINK, WAYS, learn_logbook
 
 RATES = Rates(link=1e5, store_cores=2, trainer_cores=4)
 
@@ -224,6 +225,14 @@ def test_a_logbook_without_measurements_is_refused(photo_folder: Path) -> None:
     logbook.profile = {}
     with pytest.raises(WrongUse, match="holds no measurements"):
         Forecast.of(logbook, dataset)
+
+
+def test_where_nothing_was_measured_files_are_sent(photo_folder: Path) -> None:
+    dataset = hw.open(photo_folder)
+    logbook = learn_logbook(dataset)
+    logbook.profile = Profile(PIPELINE, WAYS, samples=len(dataset), seed=logbook.seed).to_dict()
+    found = rehearse(Forecast.of(logbook, dataset), RATES, "hull", epochs=1, prices=Prices())
+    assert [way["way"] for way in found["ways"]] == ["file"]
 
 
 def test_steps_after_a_users_function_are_not_needed(photo_folder: Path) -> None:

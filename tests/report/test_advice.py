@@ -5,7 +5,7 @@ import math
 import pytest
 
 from headwater.measure.logbook import SiteRates
-from headwater.report.advice import advise, format_link
+from headwater.report.advice import advise, format_link, format_trainer
 
 RATES = SiteRates(link=12.5e6, store_cores=2, trainer_cores=4, trainer=100)
 NAMES = ("trainer", "link", "trainer CPU", "store CPU")
@@ -56,3 +56,8 @@ def test_a_store_without_cores() -> None:
 )
 def test_links_are_written_as_they_are_sold(rate: float, text: str) -> None:
     assert format_link(rate) == text
+
+
+def test_a_loop_without_training_has_no_rate() -> None:
+    assert format_trainer(1234.4) == "1,234 samples/s"
+    assert format_trainer(3e6) == format_trainer(math.inf) == "no limit seen"

@@ -47,7 +47,7 @@ def came(share: float, store_seconds: float, trainer_seconds: float = 0.1) -> Wa
     ("totals", "reason"),
     [
         ({}, "never asked for: not in this run, or the store cannot do it"),
-        ({"way3": WayTotals(asked=7)}, "the store never did it; pushed back 7 times"),
+        ({"way3": WayTotals(asked=7)}, "the store never did it; 7 pushed back"),
         ({"way3": came(1.2, 1e-3)}, "on average no better for the link than the file"),
         (
             {"way3": came(0.5, 2e-3), "way4": came(0.4, 1e-3)},
@@ -85,7 +85,7 @@ def test_pushed_back_samples_are_told() -> None:
     logbook = make_logbook()
     way = next(number for number, count in enumerate(Ways(logbook).planned) if number and count)
     logbook.totals[way].asked += 3
-    assert Ways(logbook).why(way).endswith("of what was planned; pushed back 3 times")
+    assert Ways(logbook).why(way).endswith("of what was planned; 3 pushed back")
 
 
 def test_before_any_plan() -> None:

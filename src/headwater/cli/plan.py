@@ -16,7 +16,7 @@ from headwater.cli.rehearsal import Prices, rehearse
 from headwater.cli.units import parse_rate
 from headwater.errors import WrongUse
 from headwater.plan.offload import POLICIES
-from headwater.report.advice import format_link
+from headwater.report.advice import format_link, format_trainer
 from headwater.report.balance import to_rates
 from headwater.store import Dataset, Link, open
 
@@ -110,8 +110,8 @@ def _rates_text(rates: dict[str, float]) -> str:
         for name in ("store_cores", "trainer_cores")
         if math.isfinite(rates[name])
     )
-    trainer = f"{rates['trainer']:,.0f} samples/s" if math.isfinite(rates["trainer"]) else "of any speed"
-    return f"for a link of {format_link(rates['link'])}, {cores}, a trainer {trainer}"
+    trainer = format_trainer(rates["trainer"])
+    return f"for a link of {format_link(rates['link'])}, {cores}; trainer: {trainer}"
 
 
 def _seconds(value: float) -> str:

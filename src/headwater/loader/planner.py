@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -28,6 +28,7 @@ from headwater.errors import DatasetError, WrongUse
 from headwater.loader.explorer import ENOUGH, Explorer
 from headwater.loader.gauge import Gauge, Spell
 from headwater.loader.offloading import Auto
+from headwater.loader.stretch import Found, Stretch
 from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, logbook_path
 from headwater.measure.logbook import Stretch as Entry
 from headwater.measure.profile import Profile, Seen
@@ -38,15 +39,8 @@ from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
 
-Ways = NDArray[np.uint8]
-Owners = NDArray[np.intp]
-
 _FIRST_STRETCH, _LONGEST_STRETCH = 512, 16_384
 _CHECK = 256  # samples that come as files to see whether that is quicker
-_LATE = 1.3  # times what a plan says, after which it is doubted
-_DOUBTFUL = (
-    0.8  # of what files would take, by the plan: a late stretch that was quicker is no reason to doubt
-)
 _SLOWER = 1.05
 _LONGEST_REST = 64
 _IDLE = 0.03  # share of time waiting below which nothing but the trainer itself is waited for
@@ -56,53 +50,6 @@ _REASONS = {
     "guard": "files are sent for a while, because a plan took longer than it said",
 }
 _EXPLORED = 64  # samples of a stretch in which ways are tried
-
-
-@dataclass
-class Found:
-    """What came from one store."""
-
-    samples: int = 0
-    asked: int = 0
-    pushed_back: int = 0
-    bytes: int = 0
-    store_seconds: float = 0.0
-    trainer_seconds: float = 0.0
-
-    def add(self, seen: Seen, rows: NDArray[np.bool_]) -> None:
-        self.samples += int(rows.sum())
-        self.asked += int((seen.ways[rows] > 0).sum())
-        self.pushed_back += int((~seen.done[rows]).sum())
-        self.bytes += int(seen.bytes[rows].sum())
-        self.store_seconds += float(seen.store_seconds[rows].sum())
-        self.trainer_seconds += float(seen.trainer_seconds[rows].sum())
-
-
-@dataclass(eq=False)
-class Stretch:
-    """Tasks that were planned together; `left` of them have not been handed over yet."""
-
-    epoch: int
-    phase: str
-    owners: Owners
-    ways: Ways
-    left: int
-    found: Sequence[Found]
-    plans: dict[int, OffloadPlan] = field(default_factory=dict)
-
-    @property
-    def offloads(self) -> bool:
-        return bool(self.ways.any())
-
-    def is_late(self, seconds: float) -> bool:
-        """Whether it took clearly longer than its plans say."""
-        return seconds > _LATE * max((plan.after.seconds for plan in self.plans.values()), default=np.inf)
-
-    def is_doubtful(self, seconds: float) -> bool:
-        """Whether files might have been as quick."""
-        return seconds > _DOUBTFUL * max(
-            (plan.before.seconds for plan in self.plans.values()), default=np.inf
-        )
 
 
 @dataclass(frozen=True)
@@ -320,9 +267,8 @@ class Planner:
             quicker = pace * _SLOWER < self._pace
             self._rests = min(max(1, 2 * self._rests), _LONGEST_REST) if quicker else 0
             self._rest = self._rests
-        elif stretch.phase == "plan" and stretch.offloads and not self._check:
-            if stretch.is_late(seconds) and stretch.is_doubtful(seconds):
-                self._pace, self._check, self._length = pace, "due", _FIRST_STRETCH
+        elif not self._check and stretch.is_doubtful(seconds):
+            self._pace, self._check, self._length = pace, "due", _FIRST_STRETCH
 
     def _judge_trainer(self, samples: int, seconds: float, waited: float) -> None:
         """Whether the trainer is what the run waits for, so that no way is worth a try."""

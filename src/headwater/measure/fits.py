@@ -1,42 +1,49 @@
 """Fits: how a measured number follows from what is known beforehand, kept as a few sums.
 
-Ridge regression (Hoerl and Kennard, 1970) by means and products, merged row by row as by Chan, Golub and
-LeVeque (1983): rows are not kept, and adding some costs the same however many came before.
+Ridge regression (Hoerl and Kennard, 1970) by means and products, merged as by Chan, Golub and LeVeque
+(1983): rows are not kept, and adding some costs the same however many came before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from headwater.errors import WrongUse
 
 Doubles = NDArray[np.float64]
 
 _RIDGE = 2.0
-"""Rows that say "no slope", which the others must outweigh."""
-_FLAT = 1e-9
-"""Spread of a feature over its size below which it is constant."""
+"""Rows that say that nothing matters but the first feature."""
+_FLAT = 1e-7
+"""Spread of a feature over its size below which it does not vary, but for rounding."""
 _REACH = 3.0
-"""Spreads from the mean beyond which a feature is not followed: nothing like that was seen."""
+"""Spreads from the mean ratio beyond which nothing is predicted."""
+_LOWEST = 0.1
+"""Of the mean ratio; for what spreads widely."""
+
+HELD = 8
+"""Rows after which a `SteadyFit` predicts."""
+_OUTLIER = 5.0
+_LOWER_QUARTER = 0.25
+_WINDOW = 4096.0
 
 
 class Fit:
     """A number as a weighted sum of features, learned from rows of both.
 
-    The first feature is what the number is about proportional to. It is above 0, and the unit of all errors,
+    The first feature is what the number is about proportional to. It is above 0 and the unit of all errors,
     so a row counts by its relative error, however large it is. With few rows, or features that do not vary,
     the fit is the mean ratio of the number to the first feature.
     """
 
     def __init__(self, features: int) -> None:
         if features < 1:
-            raise WrongUse(
-                f"a fit of {features} features; it needs the one that the number is proportional to"
-            )
+            raise WrongUse(f"a fit of {features} features; it needs one that the number is proportional to")
         self.features = features
         self.count = 0
         self.weight = 0.0
@@ -44,47 +51,60 @@ class Fit:
         # of the other features and the number, all divided by the first feature
         self._mean = np.zeros(features)
         self._scatter = np.zeros((features, features))
-        self._slopes: Doubles | None = None
+        self._solved: tuple[Doubles, Doubles] | None = None
 
-    def add(self, x: ArrayLike, y: ArrayLike) -> None:
-        """Rows of features and the number that belongs to each. Raises `WrongUse` for what is not finite."""
-        rows = self._divide(x, y)
-        if not len(rows):
-            return
-        weight, mean = self.weight + len(rows), rows.mean(axis=0)
-        centred, shift = rows - mean, mean - self._mean
-        self._scatter += centred.T @ centred + np.outer(shift, shift) * (self.weight * len(rows) / weight)
-        self._mean += shift * (len(rows) / weight)
-        self.weight, self.count = weight, self.count + len(rows)
-        self._slopes = None
+    @property
+    def ratio(self) -> float:
+        """The mean of the number over the first feature."""
+        return float(self._mean[-1])
 
-    def predict(self, x: ArrayLike) -> Doubles:
+    def add(self, x: Doubles, y: Doubles) -> None:
+        """Rows of features and the number that belongs to each; raises `WrongUse` for what is not finite."""
+        rows = _divide(x, y, self.features)
+        if len(rows):
+            mean = rows.mean(axis=0)
+            centred = rows - mean
+            self._merge(len(rows), mean, centred.T @ centred)
+            self.count += len(rows)
+
+    def predict(self, x: Doubles) -> Doubles:
         """The number for each row of features, at least 0; 0 before the first row was added."""
-        features = self._check(x)
-        mean, spread = self._mean[:-1], _REACH * self._spread()[:-1]
-        others = features[:, 1:] / features[:, :1]
-        np.clip(others, mean - spread, mean + spread, out=others)
-        ratio = (others - mean) @ self._solve() + self._mean[-1]
-        found: Doubles = np.maximum(ratio, 0.0) * features[:, 0]
+        _check(x, self.features)
+        coefficients, (low, high) = self._solve()
+        with np.errstate(all="ignore"):
+            found = np.clip(x @ coefficients, low * x[:, 0], high * x[:, 0])
+        if not np.isfinite(found).all():
+            raise WrongUse("a feature is not finite")
         return found
 
     def forget(self, share: float) -> None:
-        """Let the evidence so far count for less, so that what comes counts for more."""
+        """Let this share of the evidence no longer count, so that what comes counts for more."""
         if not 0 <= share <= 1:
             raise WrongUse(f"share is {share}; it must be from 0 to 1")
         self.weight *= 1 - share
         self._scatter *= 1 - share
-        self._slopes = None
+        self._solved = None
+
+    def joined(self, kin: Iterable[Fit], *, most: float) -> Fit:
+        """This evidence and that of others, whose numbers are alike; theirs is worth at most `most` rows."""
+        others, found = Fit(self.features), Fit(self.features)
+        for fit in kin:
+            others._merge(fit.weight, fit._mean, fit._scatter)
+        share = min(1.0, most / others.weight) if others.weight else 0.0
+        found._merge(self.weight, self._mean, self._scatter)
+        found._merge(others.weight * share, others._mean, others._scatter * share)
+        found.count = self.count
+        return found
 
     @property
     def error(self) -> float:
-        """Root mean square of what is left unexplained, over the mean; NaN before the first row."""
-        if not self.weight:
-            return float("nan")
-        slopes, scatter = self._solve(), self._scatter
+        """Root mean square of what is left unexplained, over the mean; 0 before the first row."""
+        coefficients, _ = self._solve()
+        if not self.weight or not self.ratio:
+            return 0.0
+        slopes, scatter = coefficients[1:], self._scatter
         left = scatter[-1, -1] - 2 * slopes @ scatter[:-1, -1] + slopes @ scatter[:-1, :-1] @ slopes
-        scale = abs(float(self._mean[-1]))
-        return float(np.sqrt(max(left, 0.0) / self.weight)) / scale if scale else 0.0
+        return math.sqrt(max(float(left), 0.0) / self.weight) / abs(self.ratio)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; `from_dict` gives the same fit, bit for bit."""
@@ -96,55 +116,123 @@ class Fit:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Fit:
-        """Raises `WrongUse` for what `to_dict` cannot have made."""
+    def from_dict(cls, content: Mapping[str, Any], features: int) -> Fit:
+        """Raises `WrongUse` for what is no stored fit of so many features."""
+        fit = cls(features)
         try:
-            mean = np.array(content["mean"], np.float64)
-            scatter = np.array(content["scatter"], np.float64)
-            count, weight = int(content["count"]), float(content["weight"])
+            fit.count, fit.weight = int(content["count"]), float(content["weight"])
+            fit._mean = np.array(content["mean"], np.float64)
+            fit._scatter = np.array(content["scatter"], np.float64)
         except (KeyError, TypeError, ValueError) as error:
-            raise WrongUse(f"this is no stored fit: {error!r}") from error
-        sound = np.isfinite(mean).all() and np.isfinite(scatter).all() and np.isfinite(weight)
-        if mean.ndim != 1 or scatter.shape != (len(mean), len(mean)) or not sound or min(count, weight) < 0:
-            raise WrongUse("a stored fit is damaged; measure again")
-        fit = cls(len(mean))
-        fit.count, fit.weight, fit._mean, fit._scatter = count, weight, mean, scatter
+            raise WrongUse(f"this is no stored fit: {error!r}; measure again") from error
+        whole = fit._mean.shape == (features,) and fit._scatter.shape == (features, features)
+        sums = np.array([fit.count, fit.weight, *np.diag(fit._scatter)]) if whole else np.array([-1.0])
+        if sums.min() < 0 or not np.isfinite([*sums, *fit._mean, *fit._scatter.ravel()]).all():
+            raise WrongUse(f"a stored fit of {features} features is damaged; measure again")
         return fit
 
-    def _spread(self) -> Doubles:
-        found: Doubles = np.sqrt(np.diag(self._scatter) / max(self.weight, 1e-300))
-        return found
+    def _merge(self, weight: float, mean: Doubles, scatter: Doubles) -> None:
+        """Take in evidence of so many rows: their mean, and products of what they differ from it."""
+        total = self.weight + weight
+        if not total:
+            return
+        shift = mean - self._mean
+        self._scatter = self._scatter + scatter + np.outer(shift, shift) * (self.weight * weight / total)
+        self._mean = self._mean + shift * (weight / total)
+        self.weight = total
+        self._solved = None
 
-    def _solve(self) -> Doubles:
-        """How the ratio changes with each of the other features; 0 for those that do not vary."""
-        if self._slopes is not None:
-            return self._slopes
-        spread = self._spread()[:-1]
-        varies = spread > _FLAT * np.abs(self._mean[:-1])
+    def _solve(self) -> tuple[Doubles, Doubles]:
+        """What each feature counts for, and between which ratios to the first feature a number is."""
+        if self._solved is None:
+            spread = np.sqrt(np.diag(self._scatter) / (self.weight or 1.0))
+            slopes = self._slopes(spread[:-1])
+            start = self._mean[-1] - self._mean[:-1] @ slopes
+            low, high = self.ratio - _REACH * spread[-1], self.ratio + _REACH * spread[-1]
+            limits = np.array([max(low, _LOWEST * self.ratio, 0.0), max(high, 0.0)])
+            self._solved = np.concatenate([[start], slopes]), limits
+        return self._solved
+
+    def _slopes(self, spread: Doubles) -> Doubles:
         slopes = np.zeros(self.features - 1)
+        varies = spread > _FLAT * np.abs(self._mean[:-1])
         if varies.any():
-            unit = spread[varies] * np.sqrt(self.weight)
+            unit = spread[varies] * math.sqrt(self.weight)
             inner = self._scatter[:-1, :-1][np.ix_(varies, varies)] / np.outer(unit, unit)
             inner[np.diag_indices_from(inner)] += _RIDGE / self.weight
             slopes[varies] = np.linalg.solve(inner, self._scatter[:-1, -1][varies] / unit) / unit
-        self._slopes = slopes
         return slopes
 
-    def _divide(self, x: ArrayLike, y: ArrayLike) -> Doubles:
-        features, number = self._check(x), np.asarray(y, np.float64)
-        if number.shape != (len(features),):
-            raise WrongUse(f"{number.shape} numbers for {len(features)} rows of features")
-        if not np.isfinite(number).all():
-            raise WrongUse("a number to fit is not finite")
-        rows = np.empty((len(features), self.features))
-        np.divide(features[:, 1:], features[:, :1], out=rows[:, :-1])
-        np.divide(number, features[:, 0], out=rows[:, -1])
-        return rows
 
-    def _check(self, x: ArrayLike) -> Doubles:
-        features = np.asarray(x, np.float64)
-        if features.ndim != 2 or features.shape[1] != self.features:
-            raise WrongUse(f"features have the shape {features.shape}; (rows, {self.features}) is needed")
-        if not np.isfinite(features).all() or features[:, 0].min(initial=1.0) <= 0:
-            raise WrongUse("features must be finite, and the first of them above 0")
-        return features
+class SteadyFit:
+    """A fit of what is now and then measured far too high, and drifts.
+
+    The first rows are held back and compared with each other, later ones with what was expected; what is far
+    above counts as a few times as much. Old rows fade.
+    """
+
+    def __init__(self, features: int) -> None:
+        self._fit = Fit(features)
+        self._held: list[tuple[Doubles, Doubles]] = []
+
+    @property
+    def count(self) -> int:
+        """Rows that were added."""
+        return self._fit.count + sum(len(y) for _, y in self._held)
+
+    @property
+    def error(self) -> float:
+        """As that of a `Fit`; what was cut off is not in it."""
+        return self._fit.error
+
+    def add(self, x: Doubles, y: Doubles) -> None:
+        """As `Fit.add`."""
+        _divide(x, y, self._fit.features)
+        if self._fit.count:
+            self._learn(x, y, (self._fit.predict(x) + self._fit.ratio * x[:, 0]) / 2)
+            return
+        self._held.append((x, y))
+        if self.count >= HELD:
+            x, y = (np.concatenate(column) for column in zip(*self._held, strict=True))
+            self._held.clear()
+            self._learn(x, y, np.quantile(y / x[:, 0], _LOWER_QUARTER) * x[:, 0])
+
+    def predict(self, x: Doubles) -> Doubles:
+        """As `Fit.predict`; 0 before there are `HELD` rows."""
+        return self._fit.predict(x)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, without rows that are held back."""
+        return self._fit.to_dict()
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], features: int) -> SteadyFit:
+        """As `Fit.from_dict`."""
+        fit = cls(features)
+        fit._fit = Fit.from_dict(content, features)
+        return fit
+
+    def _learn(self, x: Doubles, y: Doubles, expected: Doubles) -> None:
+        # where nothing is expected at all, nothing is far above it
+        limit = np.where(expected > 0, _OUTLIER * expected, np.inf)
+        self._fit.forget(len(y) / (len(y) + _WINDOW))
+        self._fit.add(x, np.minimum(y, limit))
+
+
+def _divide(x: Doubles, y: Doubles, features: int) -> Doubles:
+    """The other features and the number, over the first feature."""
+    _check(x, features)
+    if y.shape != (len(x),):
+        raise WrongUse(f"numbers have the shape {y.shape}; ({len(x)},) is needed, one per row of features")
+    with np.errstate(all="ignore"):
+        rows: Doubles = np.column_stack([x[:, 1:], y]) / x[:, :1]
+    if not np.isfinite(rows).all():
+        raise WrongUse("a feature or a number is not finite, or too large for its first feature")
+    return rows
+
+
+def _check(x: Doubles, features: int) -> None:
+    if x.ndim != 2 or x.shape[1] != features:
+        raise WrongUse(f"features have the shape {x.shape}; (rows, {features}) is needed")
+    if not x[:, 0].min(initial=1.0) > 0:
+        raise WrongUse("a first feature is not above 0")

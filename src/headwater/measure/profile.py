@@ -1,77 +1,383 @@
-"""(Placeholder so that others can import `Seen`; the owner of this file overwrites it.)"""
+"""What every way to send a sample costs: learned from samples that came, for samples to come.
+
+A way is a number of steps at the store and a codec. What it makes of a sample follows from the length of the
+file, the size of its picture and the crop of the epoch, which is known before the epoch begins. Pixels
+without a codec are counted; all else is fitted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.data.codecs.excerpts import EXCERPT_CUT, EXCERPTS, takes_excerpts
+from headwater.data.image import MODES
 from headwater.data.pipeline import Pipeline
+from headwater.data.steps.base import Sizes
+from headwater.data.steps.decode import Decode
+from headwater.errors import WrongUse
+from headwater.measure.fits import HELD, Doubles, Fit, SteadyFit
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+Marks = NDArray[np.bool_]
+
+_FILE = (0, "none")
+_BLOCK = 1 << 13
+"""Samples that are looked at together: their features stay in a CPU's cache."""
+_LONGEST_EDGE = 65_535
+
+_TYPICAL = {
+    "jpeg": 1.0,
+    "jpeg_progressive": 0.96,
+    "jpeg_arithmetic": 0.935,
+    "jpeg_progressive_arithmetic": 0.91,
+    "zstd": 1.13,
+    "jxl1": 1.0,
+    "jxl3": 0.84,
+}
+"""Bytes that codecs of one kind make of a photo, relative to each other."""
+_KIN = 32.0
+"""Samples that all which is known of other codecs of the kind is worth at most."""
+
+_MCU = 16
+"""Most JPEG files are coded in squares of this side."""
+_BYTES, _PIXELS, _BOX_PIXELS = 1e5, 2e5, 1e5
+"""Of a usual photo and a crop of it."""
+_DENSITY = 0.5
+"""Bytes per pixel of a file, before any was seen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What samples took: columns, one row per sample."""
+    """Samples that came, in columns, and what each took.
 
-    positions: NDArray[np.int64]
-    ids: NDArray[np.int64]
+    `positions` are those in the dataset's index. `ways` is what was asked for, by its number; `done` is False
+    where the store did not do it, so that the file came instead. `sizes` are height and width of the whole
+    picture; they and `file_bytes` are 0 where unknown. Seconds are those of one core.
+    """
+
+    positions: Integers
+    ids: Integers
     epoch: int
     ways: NDArray[np.uint8]
-    done: NDArray[np.bool_]
-    bytes: NDArray[np.int64]
-    store_seconds: NDArray[np.float32]
-    trainer_seconds: NDArray[np.float32]
+    done: Marks
+    bytes: Integers
+    store_seconds: Floats
+    trainer_seconds: Floats
     sizes: NDArray[np.int32]
-    file_bytes: NDArray[np.int64]
+    file_bytes: Integers
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    bytes: NDArray[np.float32]
-    store_seconds: NDArray[np.float32]
-    trainer_seconds: NDArray[np.float32]
+    """What samples will cost: a row for each, a column per way.
+
+    Bytes are infinite where a way is impossible, or too few samples came that way; its seconds are then 0.
+    """
+
+    bytes: Floats
+    store_seconds: Floats
+    trainer_seconds: Floats
 
 
 class Profile:
-    """Means per way only."""
+    """Learns from samples that came, and predicts. To be used by one thread at a time."""
 
     def __init__(
         self, pipeline: Pipeline, ways: Sequence[tuple[int, str]], *, samples: int, seed: int
     ) -> None:
-        self._n = np.zeros(len(ways), np.int64)
-        self._sums = np.zeros((4, len(ways)))
+        """`samples` is the length of the dataset's index; the first of the ways is the file as it is."""
+        if not ways or tuple(ways[0]) != _FILE:
+            raise WrongUse(f"the ways are {list(ways)}; the first must be the file as it is, {_FILE}")
+        self._steps = _FirstSteps(pipeline, seed)
+        self._sources = _Sources(samples)
+        self._ways = [_Way(cut, codec, possible=self._steps.allow(cut, codec)) for cut, codec in ways]
 
     def add(self, seen: Seen) -> None:
-        for way in range(len(self._n)):
-            rows = (seen.ways == way) & seen.done
-            self._n[way] += rows.sum()
-            self._sums[0, way] += seen.bytes[rows].sum()
-            self._sums[1, way] += seen.store_seconds[rows].sum()
-            self._sums[2, way] += seen.trainer_seconds[rows].sum()
-            self._sums[3, way] += seen.file_bytes[rows].sum()
+        """Learn from samples that came; one that was pushed back came as a file."""
+        came = np.where(seen.done, seen.ways, 0)
+        lengths = np.where((seen.file_bytes == 0) & (came == 0), seen.bytes, seen.file_bytes)
+        self._sources.add(seen.positions, seen.sizes, lengths)
+        filled, sizes = self._sources.fill(seen.positions, lengths)
+        outlook = self._steps.look(seen.ids, filled, sizes, seen.epoch)
+        blind = self._steps.look(seen.ids, filled, self._sources.guess_sizes(filled), seen.epoch)
+        for number in np.unique(came).tolist():
+            self._ways[number].add(outlook, blind, seen, came == number)
 
-    def counts(self) -> NDArray[np.int64]:
-        return self._n.copy()
+    def counts(self) -> Integers:
+        """How many samples came each way."""
+        return np.array([way.count for way in self._ways], np.int64)
 
-    def predict(self, positions: Any, ids: Any, file_bytes: Any, *, epoch: int) -> Predicted:
-        n = np.maximum(self._n, 1)
-        ratio = self._sums[0] / np.maximum(self._sums[3], 1)
-        sent = np.asarray(file_bytes, np.float32)[:, None] * ratio[None].astype(np.float32)
-        sent[:, self._n < 8] = np.inf
-        sent[:, 0] = file_bytes
-        shape = (len(ids), len(n))
-        store = np.broadcast_to((self._sums[1] / n).astype(np.float32), shape).copy()
-        store[:, 0] = 0
-        return Predicted(sent, store, np.broadcast_to((self._sums[2] / n).astype(np.float32), shape).copy())
+    def predict(self, positions: Integers, ids: Integers, file_bytes: Integers, *, epoch: int) -> Predicted:
+        """What each of these samples would cost in this epoch, each way; `file_bytes` is 0 where unknown."""
+        shape = len(ids), len(self._ways)
+        found = Predicted(np.full(shape, np.inf, np.float32), *np.zeros((2, *shape), np.float32))
+        fits = [(self._join(way, "bytes"), self._join(way, "blind")) for way in self._ways]
+        for start in range(0, len(ids), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            lengths, sizes = self._sources.fill(positions[rows], file_bytes[rows])
+            guessed = self._sources.lacks(positions[rows])
+            outlook = self._steps.look(ids[rows], lengths, sizes, epoch)
+            for number, (way, pair) in enumerate(zip(self._ways, fits, strict=True)):
+                if way.known:
+                    found.bytes[rows, number] = np.where(guessed,way.predict_bytes(outlook, pair[1],True),way.predict_bytes(outlook, pair[0],False))
+                    found.store_seconds[rows, number] = way.store.predict(outlook.work(way.cut))
+                    found.trainer_seconds[rows, number] = way.trainer.predict(outlook.work(way.cut))
+        return found
+
+    def errors(self) -> Doubles:
+        """Relative errors of bytes, store seconds and trainer seconds: a row per way; NaN where unknown."""
+        found = np.full((len(self._ways), 3), np.nan)
+        for number, way in enumerate(self._ways):
+            if way.known:
+                found[number] = way.bytes.error, way.store.error, way.trainer.error
+        return found
 
     def to_dict(self) -> dict[str, Any]:
-        return {"n": self._n.tolist(), "sums": self._sums.tolist()}
+        """What was learned, as plain data for JSON; without the sizes of single pictures."""
+        return {"sources": self._sources.to_dict(), "ways": [way.to_dict() for way in self._ways]}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], pipeline: Pipeline, *, samples: int, seed: int) -> Profile:
-        made = cls(pipeline, [(0, "none")] * len(content["n"]), samples=samples, seed=seed)
-        made._n, made._sums = np.array(content["n"]), np.array(content["sums"])
-        return made
+        """The profile as it was stored, for the same pipeline; raises `WrongUse` for what is none."""
+        try:
+            stored = content["ways"]
+            found = cls(pipeline, [(way["cut"], way["codec"]) for way in stored], samples=samples, seed=seed)
+            found._sources.learn(content["sources"])
+            for way, learned in zip(found._ways, stored, strict=True):
+                way.learn(learned)
+        except (KeyError, TypeError) as error:
+            raise WrongUse(f"this is no stored profile: {error!r}; measure again") from error
+        return found
+
+    def _join(self, way: _Way, name: str) -> Fit:
+        """What is known of its bytes, also from its kin: a few samples of each tell more together."""
+        kin = [getattr(other, name) for other in self._ways if other is not way and other.kind == way.kind]
+        return getattr(way, name).joined(kin if way.kind != "none" else [], most=_KIN)
+
+
+class _Way:
+    """One way, and what was learned of it."""
+
+    def __init__(self, cut: int, codec: str, *, possible: bool) -> None:
+        self.cut, self.codec, self.possible = cut, codec, possible
+        self.kind = "none" if codec == "none" else "excerpt" if codec in EXCERPTS else "pixels"
+        self.bytes = Fit(_SIZE_FEATURES)
+        self.blind = Fit(_SIZE_FEATURES)
+        self.store, self.trainer = SteadyFit(_WORK_FEATURES), SteadyFit(_WORK_FEATURES)
+
+    @property
+    def count(self) -> int:
+        return self.trainer.count
+
+    @property
+    def known(self) -> bool:
+        """The file always is: it must be possible to choose it."""
+        return self.possible and (self.count >= HELD or self.cut == 0)
+
+    def add(self, outlook: _Outlook, blind: _Outlook, seen: Seen, rows: Marks) -> None:
+        if not self.possible:
+            return
+        work = outlook.work(self.cut)[rows]
+        self.trainer.add(work, seen.trainer_seconds[rows].astype(np.float64))
+        if self.cut:
+            self.store.add(work, seen.store_seconds[rows].astype(np.float64))
+        if self.kind != "none":
+            self.bytes.add(self._features(outlook)[rows], seen.bytes[rows].astype(np.float64))
+        if self.cut:
+            self.blind.add(self._features(blind)[rows], seen.bytes[rows].astype(np.float64))
+
+    def predict_bytes(self, outlook: _Outlook, fit: Fit, blind: bool) -> Doubles:
+        """A cut file is not longer than the file, packed pixels are not longer than pixels."""
+        file = self.cut == 0 or self.kind == "excerpt"
+        most = outlook.lengths if file else outlook.raw_bytes(self.cut)
+        if blind and self.cut:
+            got = fit.predict(self._features(outlook))
+            return np.minimum(got,most) if file else got
+        return most if self.kind == "none" else np.minimum(fit.predict(self._features(outlook)), most)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "cut": self.cut,
+            "codec": self.codec,
+            "bytes": self.bytes.to_dict(),
+            "store": self.store.to_dict(),
+            "trainer": self.trainer.to_dict(),
+        }
+
+    def learn(self, content: Mapping[str, Any]) -> None:
+        self.bytes = Fit.from_dict(content["bytes"], _SIZE_FEATURES)
+        self.store = SteadyFit.from_dict(content["store"], _WORK_FEATURES)
+        self.trainer = SteadyFit.from_dict(content["trainer"], _WORK_FEATURES)
+
+    def _features(self, outlook: _Outlook) -> Doubles:
+        family = outlook.excerpt if self.kind == "excerpt" else outlook.packed(self.cut)
+        return _TYPICAL.get(self.codec, 1.0) * family
+
+
+class _FirstSteps:
+    """The steps that a store may run, as far as sizes are known before they run."""
+
+    def __init__(self, pipeline: Pipeline, seed: int) -> None:
+        steps = pipeline.steps
+        opaque = [place for place, step in enumerate(steps) if step.opaque]
+        decoder = steps[0] if steps else None
+        reach = min([pipeline.longest_prefix, *opaque]) if isinstance(decoder, Decode) else 0
+        self._pipeline, self._seed = pipeline.cut(reach)[0], seed
+        self._channels = MODES[decoder.mode] if isinstance(decoder, Decode) else 0
+        self._crops = reach > 1 and steps[1].crops
+
+    def allow(self, cut: int, codec: str) -> bool:
+        """Whether this way exists for this pipeline."""
+        if codec in EXCERPTS:
+            return cut == EXCERPT_CUT and takes_excerpts(self._pipeline)
+        return cut <= len(self._pipeline) and (cut > 0 or codec == "none")
+
+    def look(self, ids: Integers, lengths: Doubles, sizes: Sizes, epoch: int) -> _Outlook:
+        rows = self._pipeline.draw(ids, sizes, seed=self._seed, epoch=epoch)
+        at = [sizes]
+        for step, row in zip(self._pipeline.steps, rows, strict=True):
+            at.append(step.out_sizes(at[-1], row))
+        boxes = rows[1] if self._crops else np.concatenate([np.zeros(sizes.shape), sizes], axis=1)
+        pixels = tuple(some.astype(np.float64).prod(axis=1) for some in at)
+        return _Outlook(lengths, pixels, boxes, sizes, self._channels)
+
+
+_SIZE_FEATURES, _WORK_FEATURES = 3, 8
+
+
+@dataclass(frozen=True, eq=False)
+class _Outlook:
+    """What is known beforehand of some samples in one epoch, and the features that follow from it.
+
+    `pixels` has those of the source, then those after each step; `boxes` are the crops after the decoder.
+    """
+
+    lengths: Doubles
+    pixels: tuple[Doubles, ...]
+    boxes: Doubles
+    sizes: Sizes
+    channels: int
+
+    def raw_bytes(self, cut: int) -> Doubles:
+        return self.pixels[cut] * self.channels
+
+    @cached_property
+    def excerpt(self) -> Doubles:
+        """Of a JPEG's part: its share of the file, that in dense and in sparse pictures, and a head."""
+        (top, bottom), (left, right) = (self._span(axis) for axis in (0, 1))
+        share = (bottom - top) * (right - left) / self.pixels[0] * self.lengths
+        return np.column_stack([share, share * self._density, np.ones(len(share))])
+
+    def packed(self, cut: int) -> Doubles:
+        """Of packed pixels: all, those of dense pictures, and those that a resize made softer."""
+        raw = self.raw_bytes(cut)
+        zoom = np.log(self.pixels[cut] / self._box)
+        return np.column_stack([raw, raw * self._density, raw * zoom])
+
+    def work(self, cut: int) -> Doubles:
+        """Of CPU seconds: what is to be read, decoded, resized and packed."""
+        if cut not in self._works:
+            found = self._base.copy()
+            found[:, -1] = self.pixels[cut] / _BOX_PIXELS
+            self._works[cut] = found
+        return self._works[cut]
+
+    @cached_property
+    def _works(self) -> dict[int, Doubles]:
+        return {}
+
+    @cached_property
+    def _base(self) -> Doubles:
+        length, one = self.lengths / _BYTES, np.ones(len(self.lengths))
+        source, box = self.pixels[0] / _PIXELS, self._box / _BOX_PIXELS
+        down = np.minimum((self.boxes[:, 0] + self.boxes[:, 2]) / self.sizes[:, 0], 1.0)
+        share = self._box / self.pixels[0]
+        usual = one + length + source + box
+        columns = usual, one, length, length * down, length * share, source, box, one
+        return np.stack(columns, axis=1)
+
+    @cached_property
+    def _density(self) -> Doubles:
+        found: Doubles = self.lengths / self.pixels[0]
+        return found
+
+    @cached_property
+    def _box(self) -> Doubles:
+        """Pixels of the crop; a crop that does not fit fails, whichever way it comes."""
+        return np.clip(self.boxes[:, 2] * self.boxes[:, 3], 1.0, self.pixels[0])
+
+    def _span(self, axis: int) -> tuple[Doubles, Doubles]:
+        """First and last of the rows or columns that a part must have, in whole squares."""
+        first, length, end = self.boxes[:, axis], self.boxes[:, axis + 2], self.sizes[:, axis]
+        start = np.maximum(first - 1, 0) // _MCU * _MCU
+        return start, np.minimum(end, -(-(first + length + 1) // _MCU) * _MCU)
+
+
+class _Sources:
+    """Pictures and files as they lie in storage: sizes that were seen, and a guess for the others."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._fits = {"pixels": Fit(2), "height": Fit(1), "density": Fit(1), "length": Fit(1)}
+
+    @cached_property
+    def _known(self) -> NDArray[np.uint16]:
+        """Height and width by position, 0 where unknown. Memory is taken as it is written to."""
+        return np.zeros((self._samples, 2), np.uint16)
+
+    def add(self, positions: Integers, sizes: NDArray[np.int32], lengths: Integers) -> None:
+        sized = (sizes.min(axis=1) > 0) & (sizes.max(axis=1) <= _LONGEST_EDGE)
+        self._known[positions[sized]] = sizes[sized]
+        long = lengths[lengths > 0].astype(np.float64)
+        self._fits["length"].add(np.ones((len(long), 1)), long)
+        height, pixels = sizes[sized, 0].astype(np.float64), sizes[sized].astype(np.float64).prod(axis=1)
+        self._fits["height"].add(np.sqrt(pixels)[:, None], height)
+        both = sized & (lengths > 0)
+        pixels, long = pixels[lengths[sized] > 0], lengths[both].astype(np.float64)
+        self._fits["density"].add(pixels[:, None], long)
+        self._fits["pixels"].add(_length_features(long), np.log(pixels))
+
+    def fill(self, positions: Integers, lengths: Integers) -> tuple[Doubles, Sizes]:
+        """Lengths and sizes, guessed where they are not known."""
+        sizes, filled = self._known[positions].astype(np.int64), lengths.astype(np.float64)
+        blank, unknown = sizes[:, 0] == 0, filled <= 0
+        if unknown.any():
+            filled[unknown] = self._guess_lengths(sizes[unknown])
+        if blank.any():
+            sizes[blank] = self.guess_sizes(filled[blank])
+        return filled, sizes
+
+    def lacks(self, positions):
+        return self._known[positions, 0] == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: fit.to_dict() for name, fit in self._fits.items()}
+
+    def learn(self, content: Mapping[str, Any]) -> None:
+        self._fits = {name: Fit.from_dict(content[name], fit.features) for name, fit in self._fits.items()}
+
+    def _guess_lengths(self, sizes: Sizes) -> Doubles:
+        pixels = sizes.astype(np.float64).prod(axis=1)
+        usual = self._fits["length"].ratio or _BYTES
+        density = self._fits["density"].ratio or _DENSITY
+        return np.where(pixels > 0, np.maximum(pixels * density, 1.0), usual)
+
+    def guess_sizes(self, lengths: Doubles) -> Sizes:
+        pixels = lengths / _DENSITY
+        if self._fits["pixels"].count:
+            pixels = np.exp(self._fits["pixels"].predict(_length_features(lengths)))
+        heights = np.sqrt(pixels) * (self._fits["height"].ratio or 1.0)
+        sizes = np.round(np.stack([heights, pixels / heights], axis=1))
+        return np.clip(sizes, 1, _LONGEST_EDGE).astype(np.int64)
+
+
+def _length_features(lengths: Doubles) -> Doubles:
+    """Longer files have more pixels, but not in proportion: they are denser too."""
+    return np.stack([np.ones(len(lengths)), np.log(lengths)], axis=1)

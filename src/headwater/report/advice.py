@@ -10,6 +10,8 @@ from headwater.report.balance import slowest
 
 _ALIKE = 0.95
 """A resource that needs so much of the time of the slowest is as slow."""
+_ENDLESS = 1e6
+"""Samples per second that only a loop without training takes."""
 
 
 def advise(times: Mapping[str, float], rates: SiteRates) -> str:
@@ -58,3 +60,7 @@ def format_link(bytes_per_second: float) -> str:
         return "not measured"
     bits = bytes_per_second * 8
     return f"{bits / 1e9:.2f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
+
+
+def format_trainer(samples_per_second: float) -> str:
+    return f"{samples_per_second:,.0f} samples/s" if samples_per_second < _ENDLESS else "no limit seen"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headwater.measure.logbook import Amounts, Histogram, Logbook, SiteRates
-from headwater.report.advice import advise, format_link
+from headwater.report.advice import advise, format_link, format_trainer
 from headwater.report.balance import RESOURCES, Balance, balances
 from headwater.report.page import Chapter, Figure, Table
 from headwater.report.plots import axes, floats
@@ -21,8 +21,6 @@ _QUANTITIES = {
     "time": ("seconds", 1.0, "s"),
 }
 """Field of `Amounts`, scale and unit."""
-_ENDLESS_TRAINER = 1e6
-"""Samples per second that only a loop without training takes."""
 
 
 def offload_chapter(logbook: Logbook, *, text: str = "") -> Chapter:
@@ -64,7 +62,7 @@ def summarise(logbook: Logbook, found: Sequence[Balance]) -> str:
 def _paragraph(logbook: Logbook, balance: Balance) -> str:
     last = [stretch for stretch in logbook.stretches if stretch.site == balance.site][-1]
     words = [
-        f"{balance.site}: {balance.reason}.",
+        f"{balance.site}: {'the last plan: ' if balance.predicted else ''}{balance.reason}.",
         f"Without offloading the {balance.bottleneck_before} is the slowest"
         + (f", with the plans the {balance.bottleneck_after}." if balance.predicted else "."),
     ]
@@ -114,7 +112,7 @@ def _rate_text(rates: SiteRates, name: str) -> str:
     if name == "link":
         return format_link(rates.link)
     if name == "trainer":
-        return f"{rates.trainer:,.0f} samples/s" if rates.trainer < _ENDLESS_TRAINER else "no limit seen"
+        return format_trainer(rates.trainer)
     cores = rates.store_cores if name == "store CPU" else rates.trainer_cores
     speed = rates.store_speed if name == "store CPU" else 1.0
     if not math.isfinite(cores):

@@ -98,7 +98,7 @@ class Ways:
 
 def _pushed_back(way: int, total: WayTotals) -> str:
     missing = total.asked - total.done if way else 0
-    return f"; pushed back {missing:,} times" if missing > 0 else ""
+    return f"; {missing:,} pushed back" if missing > 0 else ""
 
 
 def _above_chord(point: Point, others: Iterable[Point]) -> bool:

@@ -1,0 +1,169 @@
+"""What is planned after what was seen: a real store's dataset, and stretches whose times are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import headwater as hw
+from datasets import CLASSES, Photo, make_photo, write_folder
+from headwater import transforms as T
+from headwater.engine.chain import Chain
+from headwater.engine.meter import Meter
+from headwater.engine.run import Task
+from headwater.loader.offloading import Auto
+from headwater.loader.planner import Planner
+from headwater.measure.profile import Seen
+from headwater.store.client.remote import RemoteStore
+from headwater.store.client.traffic import Traffic
+from stores import running_daemon
+
+COUNT, BATCH = 4096, 64
+STEPS = T.Compose([T.RandomCrop(64), T.RandomHorizontalFlip()]).samplewise
+CUT = 64 * 64 * 3  # bytes at every cut, and let codecs make no difference
+SIZE = 4 * CUT  # of a file
+LINK = 10e6
+FRESH = Auto(fresh=True)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hw.Dataset]:
+    rng = np.random.default_rng(3)
+    picture = make_photo(rng, 80, 80)
+    photos = [Photo(n % len(CLASSES), f"{n:05d}", "jpg", picture) for n in range(COUNT)]
+    folder = write_folder(tmp_path_factory.mktemp("photos"), photos)
+    with running_daemon({"photos": folder}, cores=2.0) as daemon:
+        yield hw.open(f"{daemon.serving.address}/photos")
+
+
+class Run:
+    """Plays a run over a link of `link` bytes a second; what is offloaded takes `late` times as long."""
+
+    def __init__(self, data: hw.Dataset, auto: Auto = FRESH) -> None:
+        assert isinstance(data.store, RemoteStore)
+        self.data, self.now, self.meter = data, 0.0, Meter()
+        data.store.traffic = self.traffic = Traffic(lambda: self.now)
+        chain = Chain(STEPS, seed=1)
+        self.planner = Planner(data, chain, auto, meter=self.meter, cores=2, clock=lambda: self.now)
+        self.link, self.late, self.held = LINK, 1.0, 0.0
+        self.epoch = 0
+
+    def play(self, batches: int, ahead: int = 4) -> list[str]:
+        """Phases of the coming batches of an epoch, `ahead` of which are asked for before they are over."""
+        index, phases = self.data.index, []
+        spans = [np.arange(begin, begin + BATCH) for begin in range(0, batches * BATCH, BATCH)]
+        tasks = (Task(span, index.ids[span], self.epoch, BATCH * SIZE) for span in spans)
+        assigned = self.planner.assign(tasks)
+        under_way = [task for _, task in zip(range(ahead), assigned, strict=False)]
+        while under_way:
+            task = under_way.pop(0)
+            phases.append(task.plan.phase)
+            self._make(task)
+            self.planner.delivered(self.held)
+            under_way += [more for _, more in zip(range(1), assigned, strict=False)]
+        self.epoch += 1
+        return phases
+
+    def _make(self, task: Task) -> None:
+        assert task.ways is not None
+        seen = self._see(task.positions, task.ways, task.epoch)
+        seconds = seen.bytes.sum() / self.link * (self.late if task.ways.any() else 1.0)
+        with self.traffic:
+            self.now += seconds
+            self.traffic.count(int(seen.bytes.sum()))
+        self.meter.wait("read", max(0.0, seconds - self.held))
+        self.now += max(0.0, self.held - seconds)
+        self.planner.see(task, seen)
+
+    def _see(self, positions: np.ndarray, ways: np.ndarray, epoch: int) -> Seen:
+        count = len(ways)
+        return Seen(
+            positions=positions,
+            ids=self.data.index.ids[positions],
+            epoch=epoch,
+            ways=ways,
+            done=np.ones(count, np.bool_),
+            bytes=np.where(ways > 0, CUT, SIZE).astype(np.int64),
+            store_seconds=np.where(ways > 0, 2e-3, 0).astype(np.float32),
+            trainer_seconds=np.full(count, 1e-3, np.float32),
+            sizes=np.full((count, 2), 80, np.int32),
+            file_bytes=np.full(count, SIZE, np.int64),
+        )
+
+
+@pytest.fixture
+def run(data: hw.Dataset, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Files have the size that these runs say they have."""
+    monkeypatch.setattr(RemoteStore, "sizes", lambda self, positions: np.full(len(positions), SIZE))
+    return lambda **options: Run(data, **options)
+
+
+def test_ways_are_tried_first_and_then_it_is_planned(run: Callable[..., Run]) -> None:
+    phases = run().play(40)
+    assert phases[0] == "explore"
+    assert phases[-1] == "plan"
+    assert phases.index("plan") < 12
+
+
+def test_stretches_grow(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    lengths = [e.measured.samples for e in playing.planner.logbook.stretches if e.phase == "plan"]
+    assert lengths[:2] == [512, 1024]
+
+
+def test_a_trainer_that_never_waits_is_left_alone(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.held = 5.0
+    assert playing.play(40)[-1] == "link"
+    assert not any(playing.planner.logbook.stretches[-1].ways[1:])
+    playing.held = 0.0  # now it does
+    assert "plan" in playing.play(64)
+
+
+def test_a_plan_that_is_late_and_slower_than_files_is_given_up_for_a_while(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    playing.late = 6.0  # offloaded samples take longer than files now
+    phases = [phase for _ in range(3) for phase in playing.play(64)]
+    assert phases.count("guard") > phases.count("plan") / 4
+
+
+def test_rests_grow_while_files_stay_quicker(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    playing.late = 6.0
+    early = playing.play(64).count("plan")
+    for _ in range(4):
+        playing.play(64)
+    assert playing.play(64).count("plan") <= early
+    playing.late = 1.0
+    for _ in range(8):
+        phases = playing.play(64)
+    assert phases.count("plan") > 40
+
+
+def test_one_that_is_late_but_quicker_than_files_stays(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    playing.late = 2.0  # half as quick as was said, twice as quick as files
+    assert "guard" not in playing.play(64)
+
+
+def test_a_slower_link_is_noticed(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    playing.link = LINK / 4
+    for _ in range(4):
+        playing.play(64)
+    assert playing.planner.logbook.stretches[-1].rates.link < LINK / 2
+
+
+def test_a_cap_on_the_stores_cpu_is_kept(run: Callable[..., Run]) -> None:
+    playing = run(auto=Auto(fresh=True, store_seconds=1e-3))
+    playing.play(64)
+    last = playing.planner.logbook.stretches[-1]
+    assert last.predicted is not None
+    assert 0 < last.predicted.store_seconds <= 1.001e-3 * last.predicted.samples
