@@ -38,7 +38,7 @@ def write_tars(folder: Path, options: Options, *, copies: int = 1) -> Path:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the clock, bytes that reached the trainer's interface, CPU seconds of both ends and of all."""
+    """Seconds of the clock, bytes that reached the trainer, CPU seconds of both ends and of the machine."""
 
     seconds: float
     bytes: float

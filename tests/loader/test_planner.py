@@ -70,7 +70,7 @@ class Run:
         assert task.ways is not None
         seen = self._see(task.positions, task.ways, task.epoch)
         seconds = seen.bytes.sum() / self.link * (self.late if task.ways.any() else 1.0)
-        with self.traffic:
+        with self.traffic.awaiting(files=not task.ways.any()):
             self.now += seconds
             self.traffic.count(int(seen.bytes.sum()))
         self.meter.wait("read", max(0.0, seconds - self.held))

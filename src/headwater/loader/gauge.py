@@ -1,8 +1,7 @@
 """What link, store and trainer can do, as a run finds it out: rates that follow what was seen last.
 
-A link is measured by the bytes that came while answers were awaited. That tells what the link can do only
-where the store had no other work, so a slower link is believed after samples that came as files. While
-steps run at a store, less than expected is put down to the store's cores.
+A link is measured by the bytes that came while files were awaited; other answers wait for a store's CPU too.
+Where steps run at a store, less than expected is put down to the store's cores.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ _PUSHED_BACK = 0.05  # of what was asked for, above which a store is taken to ha
 
 @dataclass(frozen=True)
 class Spell:
-    """A stretch of a run as it was: wall seconds, how they were spent, and what came from one store."""
+    """A stretch of a run as it was: wall seconds, how they were spent, and what came from one store.
+
+    `bytes` came in the `busy` seconds in which files were awaited.
+    """
 
     samples: int
     seconds: float
@@ -41,11 +43,6 @@ class Spell:
     @property
     def starved(self) -> bool:
         return self.waited > _STARVED * self.seconds
-
-    @property
-    def raw(self) -> bool:
-        """Whether all samples came as files because nothing else was asked for."""
-        return not self.asked
 
 
 @dataclass
@@ -76,8 +73,7 @@ class Gauge:
     trainer: float = math.inf
     store_speed: float = 1.0
     _usable: float = field(init=False)
-    _files: _Flow = field(default_factory=_Flow)
-    _mixed: _Flow = field(default_factory=_Flow)
+    _flow: _Flow = field(default_factory=_Flow)
 
     def __post_init__(self) -> None:
         self._usable = self.cores or 1.0
@@ -119,14 +115,8 @@ class Gauge:
             self.store_speed += _FOLLOW * (min(max(found, 0.1), 10.0) - self.store_speed)
 
     def _learn_link(self, spell: Spell) -> None:
-        # while ways are tried, most samples are files
-        mostly_files = spell.asked <= spell.samples / 2
-        flow = self._files if mostly_files else self._mixed
-        flow.add(spell.bytes, spell.busy)
-        if mostly_files:
-            self.link = flow.rate or self.link
-        else:
-            self.link = max(self.link, flow.rate)
+        self._flow.add(spell.bytes, spell.busy)
+        self.link = self._flow.rate or self.link
 
     def _learn_trainer(self, spell: Spell) -> None:
         if spell.held <= 0:
@@ -136,7 +126,7 @@ class Gauge:
         self.trainer = old + _FOLLOW * (found - old)
 
     def _learn_store(self, spell: Spell, *, late: bool) -> None:
-        if spell.raw:
+        if not spell.asked:
             return
         used = spell.store_seconds / max(spell.seconds, _LEAST_SECONDS)
         if spell.pushed_back > _PUSHED_BACK * spell.asked or (late and spell.starved):

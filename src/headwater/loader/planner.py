@@ -28,7 +28,7 @@ from headwater.errors import DatasetError, WrongUse
 from headwater.loader.explorer import ENOUGH, Explorer
 from headwater.loader.gauge import Gauge, Spell
 from headwater.loader.offloading import Auto
-from headwater.loader.stretch import Found, Stretch
+from headwater.loader.stretch import Found, Stretch, join
 from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, logbook_path
 from headwater.measure.logbook import Stretch as Entry
 from headwater.measure.profile import Profile, Seen
@@ -98,6 +98,7 @@ class Planner:
             self.ways, [site.possible for site in self.sites], [gauge.store_cores for gauge in self._gauges]
         )
         self._reports: deque[tuple[Stretch, Seen]] = deque()
+        self._new: dict[int, list[Seen]] = {}  # by epoch
         self._found = self._nothing()
         self._stretches: deque[Stretch] = deque()
         self._held = 0.0
@@ -217,14 +218,16 @@ class Planner:
                 for found in founds:
                     found.add(seen, owners == number)
             self._explorer.came(seen)
-            self.logbook.count(seen, self._foreseen(seen))
-            self.profile.add(seen)
+            self._new.setdefault(seen.epoch, []).append(seen)
 
-    def _foreseen(self, seen: Seen) -> NDArray[np.float32]:
-        """Bytes that the profile expects of what came, before it learns them."""
-        found = self.profile.predict(seen.positions, seen.ids, seen.file_bytes, epoch=seen.epoch)
-        bytes: NDArray[np.float32] = found.bytes[np.arange(len(seen.ids)), seen.ways]
-        return bytes
+    def _learn(self) -> None:
+        """Take what came into profile and logbook: many samples at once, which costs much less."""
+        for parts in self._new.values():
+            seen = join(parts)
+            found = self.profile.predict(seen.positions, seen.ids, seen.file_bytes, epoch=seen.epoch)
+            self.logbook.count(seen, found.bytes[np.arange(len(seen.ids)), seen.ways])
+            self.profile.add(seen)
+        self._new.clear()
 
     def _look(self) -> _Clock:
         waited = dict(self._meter.stats().wait_seconds)
@@ -234,6 +237,7 @@ class Planner:
         """A stretch was handed over whole: learn from the time since the last one."""
         last, self._read = self._read, self._look()
         recent, self._found = self._found, self._nothing()
+        self._learn()
         seconds = self._read.now - last.now
         waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
         held = self._read.held - last.held

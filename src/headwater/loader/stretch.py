@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,3 +55,13 @@ class Stretch:
         """Whether it was late, and files might have been as quick."""
         files = max((plan.before.seconds for plan in self.plans.values()), default=np.inf)
         return bool(self.ways.any()) and self.is_late(seconds) and seconds > _DOUBTFUL * files
+
+
+def join(parts: Sequence[Seen]) -> Seen:
+    """Samples of one epoch together."""
+    columns = {
+        column.name: np.concatenate([getattr(part, column.name) for part in parts])
+        for column in fields(Seen)
+        if column.name != "epoch"
+    }
+    return Seen(epoch=parts[0].epoch, **columns)

@@ -49,8 +49,8 @@ _MCU = 16
 """Most JPEG files are coded in squares of this side."""
 _BYTES, _PIXELS, _BOX_PIXELS = 1e5, 2e5, 1e5
 """Of a usual photo and a crop of it."""
-_DENSITY = 0.5
-"""Bytes per pixel of a file, before any was seen."""
+_DENSITY, _ASPECT = 0.5, 4 / 3
+"""Bytes per pixel of a file, and width over height, before any was seen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +102,14 @@ class Profile:
     def add(self, seen: Seen) -> None:
         """Learn from samples that came; one that was pushed back came as a file."""
         came = np.where(seen.done, seen.ways, 0)
-        lengths = np.where((seen.file_bytes == 0) & (came == 0), seen.bytes, seen.file_bytes)
+        untold = seen.file_bytes == 0
+        lengths = np.where(untold & (came == 0), seen.bytes, seen.file_bytes)
         self._sources.add(seen.positions, seen.sizes, lengths)
-        filled, sizes = self._sources.fill(seen.positions, lengths)
-        outlook = self._steps.look(seen.ids, filled, sizes, seen.epoch)
-        blind = self._steps.look(seen.ids, filled, self._sources.guess_sizes(filled), seen.epoch)
+        outlook = self._look(seen.positions, seen.ids, lengths, seen.epoch)
+        if untold.any():
+            self._sources.reckon(seen.positions[untold], self._reckon(outlook, seen, came)[untold])
         for number in np.unique(came).tolist():
-            self._ways[number].add(outlook, blind, seen, came == number)
+            self._ways[number].add(outlook, seen, came == number)
 
     def counts(self) -> Integers:
         """How many samples came each way."""
@@ -118,15 +119,13 @@ class Profile:
         """What each of these samples would cost in this epoch, each way; `file_bytes` is 0 where unknown."""
         shape = len(ids), len(self._ways)
         found = Predicted(np.full(shape, np.inf, np.float32), *np.zeros((2, *shape), np.float32))
-        fits = [(self._join(way, "bytes"), self._join(way, "blind")) for way in self._ways]
+        fits = [self._size_fit(way) for way in self._ways]
         for start in range(0, len(ids), _BLOCK):
             rows = slice(start, start + _BLOCK)
-            lengths, sizes = self._sources.fill(positions[rows], file_bytes[rows])
-            guessed = self._sources.lacks(positions[rows])
-            outlook = self._steps.look(ids[rows], lengths, sizes, epoch)
-            for number, (way, pair) in enumerate(zip(self._ways, fits, strict=True)):
+            outlook = self._look(positions[rows], ids[rows], file_bytes[rows], epoch)
+            for number, (way, fit) in enumerate(zip(self._ways, fits, strict=True)):
                 if way.known:
-                    found.bytes[rows, number] = np.where(guessed,way.predict_bytes(outlook, pair[1],True),way.predict_bytes(outlook, pair[0],False))
+                    found.bytes[rows, number] = way.predict_bytes(outlook, fit)
                     found.store_seconds[rows, number] = way.store.predict(outlook.work(way.cut))
                     found.trainer_seconds[rows, number] = way.trainer.predict(outlook.work(way.cut))
         return found
@@ -156,10 +155,24 @@ class Profile:
             raise WrongUse(f"this is no stored profile: {error!r}; measure again") from error
         return found
 
-    def _join(self, way: _Way, name: str) -> Fit:
+    def _look(self, positions: Integers, ids: Integers, lengths: Integers, epoch: int) -> _Outlook:
+        known, sizes = self._sources.fill(positions, lengths)
+        return self._steps.look(ids, known, sizes, epoch)
+
+    def _reckon(self, outlook: _Outlook, seen: Seen, came: NDArray[np.uint8]) -> Doubles:
+        """How long the files must be, from what came of them; 0 where that tells little."""
+        found = np.where(came == 0, seen.bytes, 0.0)
+        for number, way in enumerate(self._ways):
+            rows = came == number
+            if way.kind == "excerpt" and way.known and rows.any():
+                expected = way.bytes.predict(way.features(outlook)[rows])
+                found[rows] = outlook.lengths[rows] * seen.bytes[rows] / np.maximum(expected, 1.0)
+        return found
+
+    def _size_fit(self, way: _Way) -> Fit:
         """What is known of its bytes, also from its kin: a few samples of each tell more together."""
-        kin = [getattr(other, name) for other in self._ways if other is not way and other.kind == way.kind]
-        return getattr(way, name).joined(kin if way.kind != "none" else [], most=_KIN)
+        kin = [other.bytes for other in self._ways if other is not way and other.kind == way.kind]
+        return way.bytes.joined(kin, most=_KIN)
 
 
 class _Way:
@@ -169,7 +182,6 @@ class _Way:
         self.cut, self.codec, self.possible = cut, codec, possible
         self.kind = "none" if codec == "none" else "excerpt" if codec in EXCERPTS else "pixels"
         self.bytes = Fit(_SIZE_FEATURES)
-        self.blind = Fit(_SIZE_FEATURES)
         self.store, self.trainer = SteadyFit(_WORK_FEATURES), SteadyFit(_WORK_FEATURES)
 
     @property
@@ -181,7 +193,7 @@ class _Way:
         """The file always is: it must be possible to choose it."""
         return self.possible and (self.count >= HELD or self.cut == 0)
 
-    def add(self, outlook: _Outlook, blind: _Outlook, seen: Seen, rows: Marks) -> None:
+    def add(self, outlook: _Outlook, seen: Seen, rows: Marks) -> None:
         if not self.possible:
             return
         work = outlook.work(self.cut)[rows]
@@ -189,18 +201,13 @@ class _Way:
         if self.cut:
             self.store.add(work, seen.store_seconds[rows].astype(np.float64))
         if self.kind != "none":
-            self.bytes.add(self._features(outlook)[rows], seen.bytes[rows].astype(np.float64))
-        if self.cut:
-            self.blind.add(self._features(blind)[rows], seen.bytes[rows].astype(np.float64))
+            self.bytes.add(self.features(outlook)[rows], seen.bytes[rows].astype(np.float64))
 
-    def predict_bytes(self, outlook: _Outlook, fit: Fit, blind: bool) -> Doubles:
+    def predict_bytes(self, outlook: _Outlook, fit: Fit) -> Doubles:
         """A cut file is not longer than the file, packed pixels are not longer than pixels."""
         file = self.cut == 0 or self.kind == "excerpt"
         most = outlook.lengths if file else outlook.raw_bytes(self.cut)
-        if blind and self.cut:
-            got = fit.predict(self._features(outlook))
-            return np.minimum(got,most) if file else got
-        return most if self.kind == "none" else np.minimum(fit.predict(self._features(outlook)), most)
+        return most if self.kind == "none" else np.minimum(fit.predict(self.features(outlook)), most)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -216,7 +223,7 @@ class _Way:
         self.store = SteadyFit.from_dict(content["store"], _WORK_FEATURES)
         self.trainer = SteadyFit.from_dict(content["trainer"], _WORK_FEATURES)
 
-    def _features(self, outlook: _Outlook) -> Doubles:
+    def features(self, outlook: _Outlook) -> Doubles:
         family = outlook.excerpt if self.kind == "excerpt" else outlook.packed(self.cut)
         return _TYPICAL.get(self.codec, 1.0) * family
 
@@ -325,7 +332,7 @@ class _Sources:
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._fits = {"pixels": Fit(2), "height": Fit(1), "density": Fit(1), "length": Fit(1)}
+        self._fits = {"pixels": Fit(2), "aspect": Fit(1), "density": Fit(1), "length": Fit(1)}
 
     @cached_property
     def _known(self) -> NDArray[np.uint16]:
@@ -337,25 +344,36 @@ class _Sources:
         self._known[positions[sized]] = sizes[sized]
         long = lengths[lengths > 0].astype(np.float64)
         self._fits["length"].add(np.ones((len(long), 1)), long)
-        height, pixels = sizes[sized, 0].astype(np.float64), sizes[sized].astype(np.float64).prod(axis=1)
-        self._fits["height"].add(np.sqrt(pixels)[:, None], height)
         both = sized & (lengths > 0)
-        pixels, long = pixels[lengths[sized] > 0], lengths[both].astype(np.float64)
+        pixels, long = sizes[both].astype(np.float64).prod(axis=1), lengths[both].astype(np.float64)
         self._fits["density"].add(pixels[:, None], long)
         self._fits["pixels"].add(_length_features(long), np.log(pixels))
+        if sized.any():
+            # most photos have one of two or three shapes: their median is one, their mean is none
+            aspect = np.median(sizes[sized, 1] / sizes[sized, 0])
+            self._fits["aspect"].add(np.ones((1, 1)), np.array([aspect]))
+
+    @cached_property
+    def _reckoned(self) -> NDArray[np.uint32]:
+        """Lengths by position, of files whose length nobody tells, 0 where unknown too."""
+        return np.zeros(self._samples, np.uint32)
+
+    def reckon(self, positions: Integers, lengths: Doubles) -> None:
+        """Note how long files seem to be, 0 for no idea: half of what they seemed before, half of this."""
+        positions, lengths = positions[lengths > 0], lengths[lengths > 0]
+        before = self._reckoned[positions]
+        after = np.where(before > 0, (before + lengths) / 2, lengths)
+        self._reckoned[positions] = np.clip(after, 1, 2**32 - 1)
 
     def fill(self, positions: Integers, lengths: Integers) -> tuple[Doubles, Sizes]:
         """Lengths and sizes, guessed where they are not known."""
         sizes, filled = self._known[positions].astype(np.int64), lengths.astype(np.float64)
         blank, unknown = sizes[:, 0] == 0, filled <= 0
         if unknown.any():
-            filled[unknown] = self._guess_lengths(sizes[unknown])
+            filled[unknown] = self._guess_lengths(self._reckoned[positions[unknown]], sizes[unknown])
         if blank.any():
-            sizes[blank] = self.guess_sizes(filled[blank])
+            sizes[blank] = self._guess_sizes(filled[blank])
         return filled, sizes
-
-    def lacks(self, positions):
-        return self._known[positions, 0] == 0
 
     def to_dict(self) -> dict[str, Any]:
         return {name: fit.to_dict() for name, fit in self._fits.items()}
@@ -363,17 +381,18 @@ class _Sources:
     def learn(self, content: Mapping[str, Any]) -> None:
         self._fits = {name: Fit.from_dict(content[name], fit.features) for name, fit in self._fits.items()}
 
-    def _guess_lengths(self, sizes: Sizes) -> Doubles:
+    def _guess_lengths(self, reckoned: NDArray[np.uint32], sizes: Sizes) -> Doubles:
         pixels = sizes.astype(np.float64).prod(axis=1)
         usual = self._fits["length"].ratio or _BYTES
         density = self._fits["density"].ratio or _DENSITY
-        return np.where(pixels > 0, np.maximum(pixels * density, 1.0), usual)
+        guessed = np.where(pixels > 0, np.maximum(pixels * density, 1.0), usual)
+        return np.where(reckoned > 0, reckoned, guessed)
 
-    def guess_sizes(self, lengths: Doubles) -> Sizes:
+    def _guess_sizes(self, lengths: Doubles) -> Sizes:
         pixels = lengths / _DENSITY
         if self._fits["pixels"].count:
             pixels = np.exp(self._fits["pixels"].predict(_length_features(lengths)))
-        heights = np.sqrt(pixels) * (self._fits["height"].ratio or 1.0)
+        heights = np.sqrt(pixels / (self._fits["aspect"].ratio or _ASPECT))
         sizes = np.round(np.stack([heights, pixels / heights], axis=1))
         return np.clip(sizes, 1, _LONGEST_EDGE).astype(np.int64)
 

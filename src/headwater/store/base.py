@@ -21,7 +21,7 @@ Positions = NDArray[np.int64]
 class Site:
     """A store as a planner sees it: which of the ways it has, its cores, and what came from it so far.
 
-    `traffic()` gives bytes of payload, and seconds in which at least one answer was awaited.
+    `traffic()` gives bytes that came while files were awaited, and for how many seconds they were.
     """
 
     name: str

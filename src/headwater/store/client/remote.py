@@ -30,6 +30,7 @@ from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts
 from headwater.store.wire.payloads import Damaged, Parcel
 
 _READERS = 8
+_FEW = 0.1  # of a request's samples: if no more are to be cut, it is the link that it waits for
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ class RemoteReader:
         if over:
             errand.abandon()
         try:
-            with self._store.traffic:
+            with self._store.traffic.awaiting(files=_mostly_files(request)):
                 parcel = errand.run()
                 self._store.traffic.count(parcel.bytes)
         except StoreLost as error:
@@ -272,6 +273,11 @@ class RemoteReader:
         if first:
             text = f"store {self._store.replicas.names}: {reason}; steps stay at the trainer from now on"
             warnings.warn(text, stacklevel=2)
+
+
+def _mostly_files(request: ReadRequest) -> bool:
+    cut = np.count_nonzero(np.frombuffer(request.cuts, np.uint8))
+    return bool(cut <= _FEW * len(request.cuts))
 
 
 def _accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool, seal: int) -> Parcel:
