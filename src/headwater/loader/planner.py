@@ -32,7 +32,7 @@ from headwater.loader.stretch import Found, Stretch, join
 from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, logbook_path
 from headwater.measure.logbook import Stretch as Entry
 from headwater.measure.profile import Profile, Seen
-from headwater.plan.offload import Offload, OffloadPlan, Options, make_plan
+from headwater.plan.offload import Offload, OffloadPlan, Options, Rates, make_plan
 from headwater.plan.offload.ways import list_ways
 from headwater.store.base import Site
 from headwater.store.dataset import Dataset
@@ -178,7 +178,7 @@ class Planner:
         stretch = Stretch(tasks[0].epoch, phase, owners, ways, len(tasks), self._nothing())
         if phase == "plan":
             self._make_plans(stretch, positions, ids)
-        if phase in ("plan", "explore"):
+        if phase == "explore" or stretch.is_relievable:
             tried = self._explorer.take(owners, self.profile.counts())
             stretch.ways[:] = np.where(tried, tried, stretch.ways)
             self._tried += len(ids)
@@ -299,6 +299,7 @@ class Planner:
                     gauge.link, gauge.store_cores, gauge.trainer_cores, gauge.trainer, gauge.store_speed
                 ),
                 ways=np.bincount(stretch.ways[rows], minlength=len(self.ways)).tolist(),
+                assumed=None if plan is None else _rates(plan.before.rates),
                 predicted=None if plan is None else _amounts(plan, after=True),
                 none=None if plan is None else _amounts(plan, after=False),
                 waited=waited,
@@ -329,6 +330,10 @@ def ways_of(pipeline: Pipeline, auto: Auto) -> tuple[Offload, ...]:
         return tuple(way for way in ways if way.codec == "none")
     fused = len(pipeline) > 1 and pipeline.steps[1].crops and Offload(2) in ways
     return tuple(way for way in ways if not (fused and way.cut == 1))
+
+
+def _rates(rates: Rates) -> SiteRates:
+    return SiteRates(rates.link, rates.store_cores, rates.trainer_cores, rates.trainer, rates.store_speed)
 
 
 def _amounts(plan: OffloadPlan, *, after: bool) -> Amounts:

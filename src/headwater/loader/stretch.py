@@ -47,6 +47,11 @@ class Stretch:
     found: Sequence[Found]
     plans: dict[int, OffloadPlan] = field(default_factory=dict)
 
+    @property
+    def is_relievable(self) -> bool:
+        """Whether something is the slowest that offloading can help."""
+        return any(plan.before.bottleneck in ("link", "trainer CPU") for plan in self.plans.values())
+
     def is_late(self, seconds: float) -> bool:
         """Whether it took clearly longer than its plans say."""
         return seconds > _LATE * max((plan.after.seconds for plan in self.plans.values()), default=np.inf)

@@ -7,7 +7,7 @@ Ridge regression (Hoerl and Kennard, 1970) by means and products, merged as by C
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -85,16 +85,11 @@ class Fit:
         self._scatter *= 1 - share
         self._solved = None
 
-    def joined(self, kin: Iterable[Fit], *, most: float) -> Fit:
-        """This evidence and that of others, whose numbers are alike; theirs is worth at most `most` rows."""
-        others, found = Fit(self.features), Fit(self.features)
-        for fit in kin:
-            others._merge(fit.weight, fit._mean, fit._scatter)
-        share = min(1.0, most / others.weight) if others.weight else 0.0
-        found._merge(self.weight, self._mean, self._scatter)
-        found._merge(others.weight * share, others._mean, others._scatter * share)
-        found.count = self.count
-        return found
+    def join(self, other: Fit, *, most: float = math.inf) -> None:
+        """Take in another's evidence, of a number that is much the same, as at most so many rows."""
+        share = min(1.0, most / other.weight) if other.weight else 0.0
+        self._merge(other.weight * share, other._mean, other._scatter * share)
+        self.count += other.count
 
     @property
     def error(self) -> float:
@@ -187,10 +182,10 @@ class SteadyFit:
 
     def add(self, x: Doubles, y: Doubles) -> None:
         """As `Fit.add`."""
-        _divide(x, y, self._fit.features)
         if self._fit.count:
             self._learn(x, y, (self._fit.predict(x) + self._fit.ratio * x[:, 0]) / 2)
             return
+        _divide(x, y, self._fit.features)
         self._held.append((x, y))
         if self.count >= HELD:
             x, y = (np.concatenate(column) for column in zip(*self._held, strict=True))

@@ -28,6 +28,7 @@ Integers = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 _FILE = (0, "none")
+_SIZE_FEATURES, _WORK_FEATURES = 3, 8
 _BLOCK = 1 << 13
 """Samples that are looked at together: their features stay in a CPU's cache."""
 _LONGEST_EDGE = 65_535
@@ -100,7 +101,11 @@ class Profile:
         self._ways = [_Way(cut, codec, possible=self._steps.allow(cut, codec)) for cut, codec in ways]
 
     def add(self, seen: Seen) -> None:
-        """Learn from samples that came; one that was pushed back came as a file."""
+        """Learn from samples that came; one that was pushed back came as a file.
+
+        Seconds that are not finite are a store's mistake: what they belong to is passed over.
+        """
+        sound = np.isfinite(seen.store_seconds) & np.isfinite(seen.trainer_seconds)
         came = np.where(seen.done, seen.ways, 0)
         untold = seen.file_bytes == 0
         lengths = np.where(untold & (came == 0), seen.bytes, seen.file_bytes)
@@ -108,8 +113,8 @@ class Profile:
         outlook = self._look(seen.positions, seen.ids, lengths, seen.epoch)
         if untold.any():
             self._sources.reckon(seen.positions[untold], self._reckon(outlook, seen, came)[untold])
-        for number in np.unique(came).tolist():
-            self._ways[number].add(outlook, seen, came == number)
+        for number in np.unique(came[sound]).tolist():
+            self._ways[number].add(outlook, seen, (came == number) & sound)
 
     def counts(self) -> Integers:
         """How many samples came each way."""
@@ -171,8 +176,15 @@ class Profile:
 
     def _size_fit(self, way: _Way) -> Fit:
         """What is known of its bytes, also from its kin: a few samples of each tell more together."""
-        kin = [other.bytes for other in self._ways if other is not way and other.kind == way.kind]
-        return way.bytes.joined(kin, most=_KIN)
+        if way.kind == "none":
+            return way.bytes
+        kin, found = Fit(_SIZE_FEATURES), Fit(_SIZE_FEATURES)
+        for other in self._ways:
+            if other.kind == way.kind and other is not way:
+                kin.join(other.bytes)
+        found.join(way.bytes)
+        found.join(kin, most=_KIN)
+        return found
 
 
 class _Way:
@@ -252,11 +264,8 @@ class _FirstSteps:
         for step, row in zip(self._pipeline.steps, rows, strict=True):
             at.append(step.out_sizes(at[-1], row))
         boxes = rows[1] if self._crops else np.concatenate([np.zeros(sizes.shape), sizes], axis=1)
-        pixels = tuple(some.astype(np.float64).prod(axis=1) for some in at)
+        pixels = tuple(np.maximum(some.astype(np.float64).prod(axis=1), 1.0) for some in at)
         return _Outlook(lengths, pixels, boxes, sizes, self._channels)
-
-
-_SIZE_FEATURES, _WORK_FEATURES = 3, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,8 +287,7 @@ class _Outlook:
     @cached_property
     def excerpt(self) -> Doubles:
         """Of a JPEG's part: its share of the file, that in dense and in sparse pictures, and a head."""
-        (top, bottom), (left, right) = (self._span(axis) for axis in (0, 1))
-        share = (bottom - top) * (right - left) / self.pixels[0] * self.lengths
+        share = self._span(0) * self._span(1) / self.pixels[0] * self.lengths
         return np.column_stack([share, share * self._density, np.ones(len(share))])
 
     def packed(self, cut: int) -> Doubles:
@@ -320,11 +328,12 @@ class _Outlook:
         """Pixels of the crop; a crop that does not fit fails, whichever way it comes."""
         return np.clip(self.boxes[:, 2] * self.boxes[:, 3], 1.0, self.pixels[0])
 
-    def _span(self, axis: int) -> tuple[Doubles, Doubles]:
-        """First and last of the rows or columns that a part must have, in whole squares."""
+    def _span(self, axis: int) -> Doubles:
+        """Rows or columns that the part of a file must have: whole squares, and one pixel around the crop."""
         first, length, end = self.boxes[:, axis], self.boxes[:, axis + 2], self.sizes[:, axis]
         start = np.maximum(first - 1, 0) // _MCU * _MCU
-        return start, np.minimum(end, -(-(first + length + 1) // _MCU) * _MCU)
+        stop = np.minimum(end, -(-(first + length + 1) // _MCU) * _MCU)
+        return np.maximum(stop - start, 1.0)
 
 
 class _Sources:

@@ -37,6 +37,8 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # An errand asks again itself; gRPC's own retries were seen to crash the process at a deadline.
+    ("grpc.enable_retries", 0),
 )
 
 
