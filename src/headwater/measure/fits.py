@@ -21,7 +21,9 @@ _RIDGE = 2.0
 """Rows that say that nothing matters but the first feature."""
 _FLAT = 1e-7
 """Spread of a feature over its size below which it does not vary, but for rounding."""
-_REACH = 3.0
+_LARGEST = 1e100
+"""Of a feature over the first: squares of more would be infinite."""
+_REACH = 6.0
 """Spreads from the mean ratio beyond which nothing is predicted."""
 _LOWEST = 0.1
 """Of the mean ratio; for what spreads widely."""
@@ -221,8 +223,8 @@ def _divide(x: Doubles, y: Doubles, features: int) -> Doubles:
         raise WrongUse(f"numbers have the shape {y.shape}; ({len(x)},) is needed, one per row of features")
     with np.errstate(all="ignore"):
         rows: Doubles = np.column_stack([x[:, 1:], y]) / x[:, :1]
-    if not np.isfinite(rows).all():
-        raise WrongUse("a feature or a number is not finite, or too large for its first feature")
+    if not (np.abs(rows) < _LARGEST).all():
+        raise WrongUse("a feature or a number is not finite, or far too large for its first feature")
     return rows
 
 

@@ -333,7 +333,8 @@ class _Outlook:
         first, length, end = self.boxes[:, axis], self.boxes[:, axis + 2], self.sizes[:, axis]
         start = np.maximum(first - 1, 0) // _MCU * _MCU
         stop = np.minimum(end, -(-(first + length + 1) // _MCU) * _MCU)
-        return np.maximum(stop - start, 1.0)
+        found: Doubles = np.maximum(stop - start, 1.0)
+        return found
 
 
 class _Sources:
