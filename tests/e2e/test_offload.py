@@ -19,8 +19,9 @@ from headwater.cli.proxy import Shape
 from headwater.errors import StateMismatch, WrongUse
 from headwater.loader.batch import Batch
 from headwater.measure.logbook import Logbook, logbook_path
+from headwater.store.fleet import ShardedStore
 from rigs import Kind, Rig, running_rig
-from stores import Certificates, make_certificates
+from stores import Certificates, StoreProcess, make_certificates
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +71,9 @@ class Truth:
     """Epochs of the files themselves."""
 
     def __init__(self, *folders: Path) -> None:
-        data = hw.open([str(folder) for folder in folders] if len(folders) > 1 else folders[0])
-        self._loader = load(data, None)
+        opened = [hw.open(folder) for folder in folders]
+        whole = hw.Dataset(ShardedStore([data.store for data in opened])) if len(opened) > 1 else opened[0]
+        self._loader = load(whole, None)
         self._epochs: dict[int, list[Batch]] = {}
 
     def check(self, batches: list[Batch], epoch: int) -> None:
@@ -122,8 +124,8 @@ def test_a_slow_link_is_relieved_and_the_logbook_tells(slow: Rig, truth: Truth) 
     assert book.stretches[0].phase == "explore"
     assert sum(planned[-1].ways[1:]) > 0.5 * sum(planned[-1].ways)
     assert "offloaded" in planned[-1].reason
-    assert planned[-1].predicted is not None
-    assert planned[-1].measured.bytes == pytest.approx(planned[-1].predicted.bytes, rel=0.25)
+    expected = sum(total.predicted_bytes for total in book.totals[1:])
+    assert sum(total.foreseen_bytes for total in book.totals[1:]) == pytest.approx(expected, rel=0.1)
     assert Logbook.load(logbook_path(book.key)).key == book.key
 
 
@@ -196,11 +198,7 @@ def test_a_store_that_dies_under_a_plan_costs_time_only(
         truth.check(list(loader), 3)
 
 
-def test_a_starved_store_sends_files(
-    folder: Path, tmp_path: Path, certificates: Certificates, truth: Truth
-) -> None:
-    from stores import StoreProcess
-
+def test_a_starved_store_sends_files(folder: Path, truth: Truth) -> None:
     with StoreProcess({"photos": folder}, cores=0.02) as store:
         loader = load(hw.open(f"{store.address}/photos"), hw.Auto(fresh=True))
         for epoch in range(2):
@@ -216,11 +214,9 @@ def test_a_logbook_for_something_else_is_refused(slow: Rig, tmp_path: Path) -> N
     path = tmp_path / "run.json"
     loader.logbook.save(path)
     assert next(iter(load(slow.open(), path))).ids.shape == (BATCH,)
-    part = slow.open().filter(labels=[0])
     other = hw.DataLoader(slow.open(), T.Compose([T.RandomResizedCrop(40)]), batch_size=4, offload=path)
     with pytest.raises(StateMismatch, match=r"other steps.*headwater profile"):
         next(iter(other))
-    assert len(part) < COUNT
 
 
 @pytest.mark.parametrize("offload", ["fixed", "hul", "absent.json"])

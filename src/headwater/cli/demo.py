@@ -1,4 +1,4 @@
-"""`headwater demo`: photos, training runs through the loader and through a link, and a report, here."""
+"""`headwater demo`: photos, runs through the loader, through a link and with offloading, and a report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0)] = 17,
     json: JsonFlag = False,
 ) -> None:
-    """Make photos, train on them through the loader and from a store behind a link, write report.html."""
+    """Make photos, train on them here and from a store behind a link, offload, write report.html."""
     begun = time.perf_counter()
     photos = out / f"photos-{count}-{seed}"
     say(f"making {count:,} photos in {photos}")
@@ -36,7 +36,7 @@ def demo(
     made_seconds = time.perf_counter() - begun
     exhibits = _exhibits(photos, out, epochs=epochs, seed=seed)
     report = out / "report.html"
-    chapters = [exhibit.chapter for exhibit in exhibits]
+    chapters = [chapter for exhibit in exhibits for chapter in exhibit.chapters]
     write_page(report, chapters, title="Headwater on this machine")
     seconds = {"photos": made_seconds, "all": time.perf_counter() - begun}
     if json:
@@ -49,10 +49,15 @@ def demo(
 def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibit]:
     try:
         from headwater.cli.exhibition.loader import show_loader
+        from headwater.cli.exhibition.offload import show_offload
         from headwater.cli.exhibition.store import show_store
     except ImportError as error:
         raise MissingExtra(f"the demo needs torch ({error}); pip install 'headwater[torch]'") from error
-    return [show_loader(photos, epochs=epochs, seed=seed), show_store(photos, out / "store", seed=seed)]
+    return [
+        show_loader(photos, epochs=epochs, seed=seed),
+        show_store(photos, out / "store", seed=seed),
+        show_offload(photos, out / "offload", seed=seed),
+    ]
 
 
 def _print(chapters: Sequence[Chapter], report: Path, seconds: float) -> None:

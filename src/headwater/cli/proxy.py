@@ -84,6 +84,13 @@ class Proxy:
         """How many were accepted, those that a fault refused among them."""
         return self._accepted
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU of the thread that passes bytes on, which is none of the process's own work."""
+        if self._loop is None or self._thread.ident is None or not self._thread.is_alive():
+            raise WrongUse("this proxy does not run; use it inside `with`, or between start and close")
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+
     def start(self) -> Self:
         """Listen; raises `Unreachable` where `upstream` has no address or the port is taken."""
         if self._loop is not None:

@@ -184,10 +184,10 @@ class SteadyFit:
 
     def add(self, x: Doubles, y: Doubles) -> None:
         """As `Fit.add`."""
+        _divide(x, y, self._fit.features)
         if self._fit.count:
             self._learn(x, y, (self._fit.predict(x) + self._fit.ratio * x[:, 0]) / 2)
             return
-        _divide(x, y, self._fit.features)
         self._held.append((x, y))
         if self.count >= HELD:
             x, y = (np.concatenate(column) for column in zip(*self._held, strict=True))
@@ -231,5 +231,5 @@ def _divide(x: Doubles, y: Doubles, features: int) -> Doubles:
 def _check(x: Doubles, features: int) -> None:
     if x.ndim != 2 or x.shape[1] != features:
         raise WrongUse(f"features have the shape {x.shape}; (rows, {features}) is needed")
-    if not x[:, 0].min(initial=1.0) > 0:
-        raise WrongUse("a first feature is not above 0")
+    if not (x[:, 0].min(initial=1.0) > 0 and x[:, 0].max(initial=1.0) < math.inf):
+        raise WrongUse("a first feature is not above 0, or not finite")

@@ -10,7 +10,7 @@ from headwater.report import Chapter
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A chapter for people, and its figures for programs."""
+    """Chapters for people, and their figures for programs."""
 
-    chapter: Chapter
+    chapters: tuple[Chapter, ...]
     figures: dict[str, Any]

@@ -61,7 +61,7 @@ def show_loader(photos: Path, *, epochs: int, seed: int) -> Exhibit:
     facts = _facts(data, network, f"{differing} of {compared:,} bytes")
     sheets = (_batch_sheet(training, proof.batches[0]), _hardest_sheet(training, loader.signals.loss))
     return Exhibit(
-        loader_chapter(run, text=_TEXT, facts=facts, sheets=sheets),
+        (loader_chapter(run, text=_TEXT, facts=facts, sheets=sheets),),
         _figures(run, differing=differing, compared=compared),
     )
 

@@ -88,7 +88,7 @@ class _Rounds:
         faulty, flow = self._train_with_faults(self._loader(remote))
         passages.append(faulty)
         figures = {"epochs": [asdict(passage) for passage in passages], "faults": dict(flow.marks)}
-        return Exhibit(link_chapter(passages, flow, text=_TEXT), {"link": figures})
+        return Exhibit((link_chapter(passages, flow, text=_TEXT),), {"link": figures})
 
     def _loader(self, data: Dataset, offload: Offload | None = None) -> DataLoader:
         return DataLoader(
