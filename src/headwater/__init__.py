@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwater.data.image import Limits
     from headwater.loader import Auto, Batch, DataLoader
+    from headwater.loader.probe import profile
     from headwater.plan.offload import Offload
     from headwater.store import Dataset, Link, Sample, open
 
 __version__ = version("headwater")
-__all__ = ["Auto", "Batch", "DataLoader", "Dataset", "Limits", "Link", "Offload", "Sample", "open"]
+__all__ = ["Auto", "Batch", "DataLoader", "Dataset", "Limits", "Link", "Offload", "Sample", "open", "profile"]
 
 _HOMES = {
     "Auto": "headwater.loader",
@@ -31,6 +32,7 @@ _HOMES = {
     "Offload": "headwater.plan.offload",
     "Sample": "headwater.store",
     "open": "headwater.store",
+    "profile": "headwater.loader.probe",
 }
 
 

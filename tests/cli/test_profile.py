@@ -48,13 +48,17 @@ def test_it_measures_every_resource_and_way(
     assert saved.key == kept.key
     assert saved.profile == kept.profile != {}
     assert all(stretch.rates.link > 0 for stretch in saved.stretches[-1:])
+    measured = {"trainer", "trainer CPU", "link", "disk", "store CPU"}
+    assert set(found["verdict"]["resources"]) == measured
 
 
 def test_its_logbook_can_be_planned_with_and_explained(
     store: str, photo_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert profile(store, "--trainer-rate", 20_000) == 0
-    assert "The four resources" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "The four resources" in out
+    assert "disk" in out
     # the same data in another place
     words = ["plan", str(photo_folder), "--transform", "cifar", "--link", "1Mbit", "--store-cores", "4"]
     assert cli.run([*words, "--json"]) == 0
@@ -73,3 +77,45 @@ def test_data_without_a_store_is_wrong_use(photo_folder: Path, capsys: pytest.Ca
 def test_an_unknown_transform_is_wrong_use(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile(store, "--transform", "nope") == 2
     assert "known: imagenet" in capsys.readouterr().err
+
+
+def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the current folder, under a name that no other test has imported."""
+    name = f"training_{folder.name.replace('-', '_')}"
+    (folder / f"{name}.py").write_text(
+        "import time\nrate = 3\ndef step(batch): time.sleep(0.002 * len(batch))\n"
+    )
+    monkeypatch.chdir(folder)
+    return name
+
+
+def test_the_users_own_step_is_measured(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = write_module(tmp_path, monkeypatch)
+    assert profile(store, "--step", f"{module}:step", "--samples", 100, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["verdict"]
+    assert found["bottleneck"] == "trainer"
+    assert found["resources"]["trainer"]["rate"] == pytest.approx(500, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        ("nowhere_at_all:step", "there is no module 'nowhere_at_all'"),
+        ("MODULE:absent", "has no 'absent'"),
+        ("MODULE:rate", "is of type int and cannot be called"),
+        ("MODULE", "write MODULE:FUNCTION"),
+    ],
+)
+def test_a_step_that_is_none_is_wrong_use(
+    step: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = write_module(tmp_path, monkeypatch)
+    assert profile("grpc://127.0.0.1:1/photos", "--step", step.replace("MODULE", module)) == 2
+    assert text in capsys.readouterr().err.replace(module, "MODULE")
+
+
+def test_a_step_and_a_rate_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert profile("grpc://127.0.0.1:1/photos", "--step", "a:b", "--trainer-rate", 5) == 2
+    assert "leave one out" in capsys.readouterr().err

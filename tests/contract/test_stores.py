@@ -34,6 +34,7 @@ OTHERS = (
     T.Compose([T.Resize(40), T.CenterCrop(32)]),
     T.Compose([T.RandomCrop(32, padding=4, pad_if_needed=True), T.RandomHorizontalFlip()]),
 )
+EXCERPTED = [hw.Offload(2, name) for name in excerpt_names()]
 CORRUPT, MISSING, PROGRESSIVE = "0003", "0007", "0008"
 
 
@@ -351,9 +352,10 @@ class TestFailing:
             return key.rpartition("/")[2].partition(".")[0]
         return f"{20 * int(key[6:11]) + int(key.rpartition('/')[2]):04d}"
 
-    @pytest.mark.parametrize("cut", [None, 0, 3])
-    def test_a_damaged_file_fails_as_it_does_here(self, open_as: Open, kind: str, cut: int | None) -> None:
-        offload = None if cut is None else hw.Offload(cut)
+    @pytest.mark.parametrize("offload", [None, hw.Offload(0), hw.Offload(3), *EXCERPTED])
+    def test_a_damaged_file_fails_as_it_does_here(
+        self, open_as: Open, kind: str, offload: hw.Offload | None
+    ) -> None:
         here = self.fail(open_as("local", "spoilt"), CORRUPT)
         found = self.fail(open_as(kind, "spoilt"), CORRUPT, offload=offload)
         assert isinstance(here, SampleCorrupt)
@@ -404,13 +406,13 @@ LIMITS = {
 class TestLimits:
     """A cap of the loader's own refuses the same samples wherever the steps run, and says the same."""
 
-    @pytest.mark.parametrize("cut", range(CUTS + 1))
+    @pytest.mark.parametrize("offload", [*map(hw.Offload, range(CUTS + 1)), *EXCERPTED])
     @pytest.mark.parametrize("limit", LIMITS)
-    def test_the_same_samples_are_past_them(self, open_as: Open, limit: str, cut: int) -> None:
+    def test_the_same_samples_are_past_them(self, open_as: Open, limit: str, offload: hw.Offload) -> None:
         options = {"limits": LIMITS[limit], "on_error": "skip", "batch_size": 36}
         here, there = (
             make(open_as("local"), **options),
-            make(open_as("remote"), **options, offload=hw.Offload(cut)),
+            make(open_as("remote"), **options, offload=offload),
         )
         wanted = epoch_of(here)
         assert 0 < len(wanted) < 36

@@ -48,6 +48,7 @@ class Run:
         chain = Chain(STEPS, seed=1)
         self.planner = Planner(data, chain, auto, meter=self.meter, cores=2, clock=lambda: self.now)
         self.link, self.late, self.held = LINK, 1.0, 0.0
+        self.png: set[int] = set()
         self.epoch = 0
 
     def play(self, batches: int, ahead: int = 4) -> list[str]:
@@ -79,16 +80,19 @@ class Run:
 
     def _see(self, positions: np.ndarray, ways: np.ndarray, epoch: int) -> Seen:
         count = len(ways)
+        jpeg = np.array([position not in self.png for position in positions.tolist()])
+        done = jpeg | ~self.planner._excerpts[ways]
         return Seen(
             positions=positions,
             ids=self.data.index.ids[positions],
             epoch=epoch,
             ways=ways,
-            done=np.ones(count, np.bool_),
-            bytes=np.where(ways > 0, CUT, SIZE).astype(np.int64),
+            done=done,
+            bytes=np.where(done & (ways > 0), CUT, SIZE).astype(np.int64),
             store_seconds=np.where(ways > 0, 2e-3, 0).astype(np.float32),
             trainer_seconds=np.full(count, 1e-3, np.float32),
             sizes=np.full((count, 2), 80, np.int32),
+            jpeg=jpeg,
             file_bytes=np.full(count, SIZE, np.int64),
         )
 
@@ -167,3 +171,14 @@ def test_a_cap_on_the_stores_cpu_is_kept(run: Callable[..., Run]) -> None:
     last = playing.planner.logbook.stretches[-1]
     assert last.predicted is not None
     assert 0 < last.predicted.store_seconds <= 1.001e-3 * last.predicted.samples
+
+
+def test_no_excerpt_is_asked_for_of_a_file_that_has_none(run: Callable[..., Run]) -> None:
+    playing = run(auto=Auto(fresh=True, codecs=["jpeg"]))
+    playing.png = set(range(0, COUNT, 3))
+    for _ in range(3):
+        playing.play(64)
+    last = playing.planner.logbook.stretches[-1]
+    assert last.pushed_back == 0
+    assert last.rates.store_cores == 2.0
+    assert sum(last.ways[1:]) > 0.6 * sum(last.ways)

@@ -79,6 +79,16 @@ def test_few_rows_stay_near_their_ratios(seed: int, rows: int) -> None:
     assert found.max() <= (ratios.mean() + 6 * ratios.std()) * (1 + 1e-9)
 
 
+def test_few_rows_of_noise_are_not_taken_for_slopes() -> None:
+    far = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        x, other = make_features(rng, 4), make_features(rng, 50)
+        fit = fit_of(x, x[:, 0] * (1 + 0.2 * rng.standard_normal(4)))
+        far.append(np.abs(fit.predict(other) / other[:, 0] / fit.ratio - 1).mean())
+    assert np.mean(far) < 0.15
+
+
 @pytest.mark.parametrize("constant", [0.0, 1.0, 1e9])
 def test_features_that_do_not_vary_do_no_harm(constant: float) -> None:
     rng = np.random.default_rng(3)

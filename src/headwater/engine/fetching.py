@@ -40,20 +40,28 @@ class Costs:
     """CPU that was spent on opening what came."""
     sizes: NDArray[np.int32]
     """Height and width of the whole picture, 0 where that is not known yet."""
+    jpeg: NDArray[np.bool_]
+    """False where the file is known to be of a kind of which no excerpt can be made."""
 
     @classmethod
     def nothing(cls, count: int) -> Costs:
         store, trainer = np.zeros((2, count), np.float32)
-        return cls(np.zeros(count, np.int64), store, trainer, np.zeros((count, 2), np.int32))
+        sizes = np.zeros((count, 2), np.int32)
+        return cls(np.zeros(count, np.int64), store, trainer, sizes, np.ones(count, np.bool_))
 
     def put(self, places: NDArray[np.intp] | slice, other: Costs) -> None:
         """Write another's rows into these places."""
         self.bytes[places], self.store_seconds[places] = other.bytes, other.store_seconds
         self.trainer_seconds[places], self.sizes[places] = other.trainer_seconds, other.sizes
+        self.jpeg[places] = other.jpeg
 
     def take(self, places: Sequence[int]) -> Costs:
         return Costs(
-            self.bytes[places], self.store_seconds[places], self.trainer_seconds[places], self.sizes[places]
+            self.bytes[places],
+            self.store_seconds[places],
+            self.trainer_seconds[places],
+            self.sizes[places],
+            self.jpeg[places],
         )
 
 

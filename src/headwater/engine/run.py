@@ -330,7 +330,7 @@ class _Run(Generic[T]):
     def _run_watched(self, lot: _Lot[T], found: Fetched, costs: Costs) -> Seen:
         """The same, with a clock beside it."""
         assert lot.ways is not None
-        watched = Watched(lot, costs.sizes)
+        watched = Watched(lot, costs)
         self.chain.run(found.values, watched, done=found.done)
         lot.flight.target.settle(lot.begin, lot.end)
         done = np.zeros(len(lot.ways), np.bool_) if found.done is None else found.done > 0
@@ -344,6 +344,7 @@ class _Run(Generic[T]):
             store_seconds=costs.store_seconds,
             trainer_seconds=costs.trainer_seconds + watched.seconds(),
             sizes=costs.sizes,
+            jpeg=costs.jpeg,
             file_bytes=self.reader.sizes(lot.positions),
         )
 

@@ -11,22 +11,24 @@ from numpy.typing import NDArray
 from headwater.data.image import Header
 from headwater.data.steps.base import Image, Row
 from headwater.engine.chain import Lot
+from headwater.engine.fetching import Costs
 
 
 class Watched:
     """Passes on to another lot, and times its samples, which one thread makes one after the other.
 
-    Sizes of whole pictures are written into `sizes` where files are decoded here.
+    Where files are decoded here, what their headers say is written into `costs`.
     """
 
-    def __init__(self, lot: Lot, sizes: NDArray[np.int32]) -> None:
-        self._lot, self._sizes = lot, sizes
+    def __init__(self, lot: Lot, costs: Costs) -> None:
+        self._lot, self._costs = lot, costs
         self.ids, self.epoch = lot.ids, lot.epoch
         self._seconds = np.zeros(len(lot.ids), np.float32)
         self._begun = self._now = time.thread_time()
 
     def note(self, place: int, header: Header, size: tuple[int, int], rows: Sequence[Row]) -> None:
-        self._sizes[place] = size
+        self._costs.sizes[place] = size
+        self._costs.jpeg[place] = bool(header.subsampling)
         self._now = time.thread_time()
 
     def emit(self, place: int, image: Image) -> None:

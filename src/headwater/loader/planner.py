@@ -19,7 +19,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.data.codecs.excerpts import known_codecs
+from headwater.data.codecs.excerpts import EXCERPTS, known_codecs
 from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.meter import Meter
@@ -99,6 +99,8 @@ class Planner:
         )
         self._reports: deque[tuple[Stretch, Seen]] = deque()
         self._new: dict[int, list[Seen]] = {}  # by epoch
+        self._excerpts = np.array([way.codec in EXCERPTS for way in self.ways])
+        self._whole = np.zeros(len(dataset.index), np.bool_)  # of which no excerpt can be made
         self._found = self._nothing()
         self._stretches: deque[Stretch] = deque()
         self._held = 0.0
@@ -193,6 +195,7 @@ class Planner:
         """One plan for each store."""
         sizes = self._dataset.store.sizes(positions)
         found = self.profile.predict(positions, ids, sizes, epoch=stretch.epoch)
+        found.bytes[np.ix_(self._whole[positions], self._excerpts)] = np.inf
         for number, (site, gauge) in enumerate(zip(self.sites, self._gauges, strict=True)):
             (rows,) = np.nonzero(stretch.owners == number)
             if not len(rows):
@@ -227,6 +230,7 @@ class Planner:
             found = self.profile.predict(seen.positions, seen.ids, seen.file_bytes, epoch=seen.epoch)
             self.logbook.count(seen, found.bytes[np.arange(len(seen.ids)), seen.ways])
             self.profile.add(seen)
+            self._whole[seen.positions[~seen.jpeg]] = True
         self._new.clear()
 
     def _look(self) -> _Clock:

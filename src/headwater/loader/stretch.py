@@ -29,7 +29,7 @@ class Found:
     def add(self, seen: Seen, rows: NDArray[np.bool_]) -> None:
         self.samples += int(rows.sum())
         self.asked += int((seen.ways[rows] > 0).sum())
-        self.pushed_back += int((~seen.done[rows]).sum())
+        self.pushed_back += int((~seen.done & seen.jpeg)[rows].sum())
         self.bytes += int(seen.bytes[rows].sum())
         self.store_seconds += float(seen.store_seconds[rows].sum())
         self.trainer_seconds += float(seen.trainer_seconds[rows].sum())

@@ -60,7 +60,8 @@ class Seen:
 
     `positions` are those in the dataset's index. `ways` is what was asked for, by its number; `done` is False
     where the store did not do it, so that the file came instead. `sizes` are height and width of the whole
-    picture; they and `file_bytes` are 0 where unknown. Seconds are those of one core.
+    picture; they and `file_bytes` are 0 where unknown. `jpeg` is False where no excerpt can be made of the
+    file. Seconds are those of one core.
     """
 
     positions: Integers
@@ -72,6 +73,7 @@ class Seen:
     store_seconds: Floats
     trainer_seconds: Floats
     sizes: NDArray[np.int32]
+    jpeg: Marks
     file_bytes: Integers
 
 

@@ -32,7 +32,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run asks of each resource: trainer, trainer CPU, disk, and beyond a link also link and store CPU.
+    """What a run asks of each resource: trainer, trainer CPU and disk; with a store also link and store CPU.
 
     What could not be measured is absent. `seconds` is how long a sample took in the run; more than the
     slowest resource needs means that the run waited for something else, such as a store's answers.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headwater.measure.logbook import Amounts, Logbook, SiteRates, Stretch
+from headwater.measure.verdict import slowest
 from headwater.plan.offload import Load, Rates
 
 RESOURCES = ("trainer", "link", "trainer CPU", "store CPU")
@@ -71,11 +72,6 @@ def balances(logbook: Logbook) -> list[Balance]:
             files.setdefault(stretch.site, []).append(stretch)
     found = [Balance.of(stretches) for stretches in (files | planned).values()]
     return sorted(found, key=lambda balance: -balance.measured.samples)
-
-
-def slowest(times: Mapping[str, float]) -> str:
-    """Of equals the one that offloading cannot help, as in `Load.bottleneck`."""
-    return max(Load(0, 0, 0, 0, Rates(1, 1)).times, key=lambda name: times[name])
 
 
 def to_rates(rates: SiteRates) -> Rates:

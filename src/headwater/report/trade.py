@@ -1,4 +1,4 @@
-"""Epochs with and without offloading, side by side: what crossed the link, and what that took of both CPUs."""
+"""Epochs with and without offloading, side by side: bytes over the link, seconds, CPU of both sides."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _COLUMNS = (
     "link MB",
     "fewer bytes",
     "seconds",
-    "store CPU s",
-    "trainer CPU s",
+    "store CPU",
+    "trainer CPU",
     "differing",
 )
 _SMALL = 1.2
@@ -85,8 +85,8 @@ def _row(turn: Turn, files: Turn) -> tuple[str, ...]:
         _megabytes(turn),
         f"{files.link_bytes / turn.link_bytes:.2f}x",
         f"{turn.seconds:.1f}",
-        f"{turn.store_cpu_seconds:.1f}",
-        f"{turn.trainer_cpu_seconds:.1f}",
+        f"{turn.store_cpu_seconds:.1f} s",
+        f"{turn.trainer_cpu_seconds:.1f} s",
         f"{turn.differing:,} of {turn.samples:,}",
     )
 

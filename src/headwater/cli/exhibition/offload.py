@@ -27,19 +27,19 @@ from headwater.report.trade import Turn, sum_up, trade_chapter
 from headwater.store import Dataset, open
 
 _NAME = "photos"
-_PHOTOS = 480  # at most, so that the chapter takes half a minute
+_PHOTOS = 256  # at most, so that the chapter takes half a minute
 _WARM_UP = 64
-_BATCH = 32
+_BATCH = 16  # small: batches that are under way are not planned any more
 _EPOCHS = 3
-_SHAPE = Shape(bits_per_second=50e6, delay_seconds=0.002)
-_TEXT = """The same photos crossed a link of 50 Mbit, now with ImageNet's steps: a random part of the photo,
-made 224 x 224. First an epoch of files, then {epochs} epochs with offload="auto": in the first of them samples
-went every way that there is, which is how the loader learns what each costs; then stretch by stretch was
-planned, for each photo by the crop that the epoch would draw. Every sample was compared with that of the
-local files, by a digest of its id, label and pixels. No network was trained, so it is the link that is waited for.
+_SHAPE = Shape(bits_per_second=25e6, delay_seconds=0.002)
+_TEXT = """The same photos crossed a link of 25 Mbit, now with ImageNet's steps: a random part of the photo,
+made 224 x 224. First an epoch of files, then {epochs} epochs with offload="auto". It begins by sending some
+samples every way that there is, which is how the loader learns what each costs; then it plans, for each photo
+by the crop that the epoch will draw. Every sample was compared with that of the local files, by id, label and
+a digest of its pixels. No network was trained, so that the loop waits for the link.
 
 Bytes are those that crossed the link. CPU is what the kernel counted for all of the store's processes, and for
-this one without the proxy. The seconds are of one run each, on cores that store and trainer share here: two
+the trainer's without the proxy. Seconds are of one run each, on cores that store and trainer share here; two
 machines would have more of them. {extras}"""
 _WITHOUT = """{names} missing here, so the plan had fewer ways to choose from; pip install
 'headwater[codecs,region]'."""
@@ -50,7 +50,8 @@ _Digest = tuple[int, int, bytes]
 def show_offload(photos: Path, folder: Path, *, seed: int, codecs: Collection[str] | None = None) -> Exhibit:
     """Load through a link, with and without plans; raises `HeadwaterError` if a sample differs.
 
-    `codecs` are those that plans may use, all that are there if it is None. The store's log is left in `folder`.
+    `codecs` are those that plans may use, all that are there if it is None. The store's log is left in
+    `folder`.
     """
     say("starting a store for offloading")
     folder.mkdir(exist_ok=True)
@@ -83,10 +84,10 @@ class _Rounds:
         turns = [self._load("files", files, expected[0])]
         files.close()
         auto = self._loader(remote, Auto(codecs=codecs, fresh=True))
-        turns += [self._load(f"auto, epoch {epoch}", auto, expected[epoch]) for epoch in range(_EPOCHS)]
+        turns += [self._load(f"auto {epoch}", auto, expected[epoch]) for epoch in range(_EPOCHS)]
         auto.close()
         assert auto.logbook is not None
-        say(sum_up(turns))
+        say(f"{sum_up(turns)} The planner: {auto.logbook.stretches[-1].reason}.")
         text = _TEXT.format(epochs=_EPOCHS, extras=_missing(known_codecs() if codecs is None else codecs))
         chapters = (trade_chapter(turns, text=text), offload_chapter(auto.logbook))
         figures = {"epochs": [asdict(turn) for turn in turns], **describe(auto.logbook)}

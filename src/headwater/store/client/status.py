@@ -26,9 +26,14 @@ def status(
     """
     connection = Connection(Address.parse(uri), Secret(token), link or Link())
     try:
-        return act(connection, "status", read=_read)
+        return ask(connection)
     finally:
         connection.close()
+
+
+def ask(connection: Connection) -> dict[str, Any]:
+    """`status` over a connection that is open already."""
+    return act(connection, "status", read=_read)
 
 
 def release(
