@@ -25,6 +25,7 @@ from headwater.data.synthetic import write_photos
 from headwater.loader.state import LoaderState
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
+from headwater.measure.verdict import Verdict
 from headwater.store.server import tokens
 from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
@@ -126,8 +127,9 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("datasets", "hw.Link", hw.Link),
         ("loader", "hw.Limits", hw.Limits),
         ("loader", "hw.Offload", hw.Offload),
+        ("loader", "hw.profile", hw.profile),
     ],
-    ids=["DataLoader", "open", "Link", "Limits", "Offload"],
+    ids=["DataLoader", "open", "Link", "Limits", "Offload", "profile"],
 )
 def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
     part = section(read_reference(page), title)
@@ -149,6 +151,7 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("loader", hw.Batch),
         ("loader", Stats),
         ("loader", Signals),
+        ("loader", Verdict),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

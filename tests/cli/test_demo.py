@@ -11,10 +11,12 @@ import torch
 
 import headwater as hw
 from headwater import transforms
-from headwater.cli.exhibition import store
+from headwater.cli.exhibition import offload, store
 from headwater.cli.training import ResumeProof, small_network
 from headwater.errors import HeadwaterError
+from headwater.data.synthetic import write_photos
 from headwater.report.link import Passage
+from headwater.report.trade import Turn
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,11 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     assert len(list(Path(found["photos"]).rglob("*.jpg"))) == 240
     check_link(found["link"])
     check_store(out / "store")
+    check_offload(found["offload"])
     page = Path(found["report"]).read_text()
     assert "differing after resuming in mid-epoch" in page
-    assert "The store and the link" in page
+    for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading"):
+        assert f"<h2>{title}</h2>" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
     again = headwater(*words)
     assert again.returncode == 0, again.stderr
@@ -56,6 +60,20 @@ def check_link(link: dict[str, Any]) -> None:
     assert list(link["faults"]) == ["connections reset", "store killed", "store back"]
 
 
+def check_offload(found: dict[str, Any]) -> None:
+    """Whether a plan was worth following depends on the machine; that nothing differs does not."""
+    files, *planned = found["epochs"]
+    assert [epoch["name"] for epoch in planned] == ["auto 0", "auto 1", "auto 2"]
+    for epoch in found["epochs"]:
+        assert (epoch["samples"], epoch["differing"]) == (240, 0)
+        assert epoch["trainer_cpu_seconds"] > 0
+    assert files["planned"] == 0
+    assert files["link_bytes"] > 240 * 50_000
+    assert sum(epoch["store_cpu_seconds"] for epoch in planned) > files["store_cpu_seconds"]
+    assert sum(way["done"] for way in found["ways"]) == 3 * 240
+    assert sum(way["done"] for way in found["ways"][1:]) > 0
+
+
 def check_store(folder: Path) -> None:
     """Its token is for its owner alone, and the audit log tells who read without telling the token."""
     tokens, audit = folder / "tokens.toml", (folder / "audit.jsonl").read_text()
@@ -73,6 +91,38 @@ def test_the_demo_notices_another_byte() -> None:
         store._check(replace(good, differing_bytes=1))
     with pytest.raises(HeadwaterError, match="0 of 0 bytes"):
         store._check(replace(good, compared_bytes=0))
+
+
+def test_offloading_is_shown_without_any_codec(out: Path) -> None:
+    """As where the extras are not installed: cuts alone, and the page says what is missing."""
+    photos = out / "few"
+    write_photos(photos, count=96)
+    exhibit = offload.show_offload(photos, out / "cuts", seed=3, codecs=())
+    found = exhibit.figures["offload"]
+    assert [epoch["differing"] for epoch in found["epochs"]] == [0] * 4
+    assert all("," not in way["way"] and "JPEG" not in way["way"] for way in found["ways"])
+    assert "JPEG XL and cuts inside the JPEG were missing here" in exhibit.chapters[0].text
+
+
+def test_the_chapter_on_offloading_notices_another_sample() -> None:
+    good = Turn("auto 1", 2, 2, 10, 1.0, 0.1, 0.1, differing=0)
+    offload._check(good)
+    with pytest.raises(HeadwaterError, match="1 of 2 samples differ"):
+        offload._check(replace(good, differing=1))
+    with pytest.raises(HeadwaterError, match="0 of 0 samples"):
+        offload._check(replace(good, samples=0))
+
+
+def test_samples_are_told_apart_by_every_byte(photo_folder: Path) -> None:
+    loader = hw.DataLoader(hw.open(photo_folder), [transforms.Resize((8, 8))], batch_size=4, num_workers=0)
+    batch = next(iter(loader))
+    before = list(offload._digests(batch))
+    assert offload._differing(list(offload._digests(batch)), before) == 0
+    batch.inputs[1, 0, 0, 0] ^= 1
+    batch.targets[2] += 1
+    changed = list(offload._digests(batch))
+    assert offload._differing(changed, before) == 2
+    assert offload._differing(changed[:3], before) == 3
 
 
 def test_the_proof_notices_another_loader(photo_folder: Path) -> None:

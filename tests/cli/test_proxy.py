@@ -44,6 +44,22 @@ def make_wire() -> Iterator[Make]:
         yield make
 
 
+def test_its_cpu_is_told_apart_from_that_of_its_process(make_wire: Make) -> None:
+    wire = make_wire()
+    client, server = wire.dial()
+    data = random.Random(0).randbytes(8_000_000)
+    before, own = wire.proxy.cpu_seconds, time.thread_time()
+    sender = send_in_thread(client, data)
+    read_exactly(server, len(data))
+    sender.join()
+    while time.thread_time() < own + 0.2:
+        pass
+    assert 0 < wire.proxy.cpu_seconds - before < time.process_time()
+    wire.proxy.close()
+    with pytest.raises(WrongUse, match="does not run"):
+        _ = wire.proxy.cpu_seconds
+
+
 def test_bytes_pass_unchanged_and_are_counted_exactly(make_wire: Make) -> None:
     wire = make_wire()
     up, down = random.Random(0).randbytes(3_000_001), random.Random(1).randbytes(2_000_003)

@@ -14,7 +14,7 @@ from headwater.cli.proxy import Proxy, Shape
 from headwater.errors import WrongUse
 from stores import running_daemon
 
-BATCH = 12
+BATCH = 6
 STEPS = T.Compose([T.RandomCrop(32, pad_if_needed=True), T.RandomHorizontalFlip()])
 SLEEP = 0.004  # seconds a sample
 LINK = 2e6  # bits a second

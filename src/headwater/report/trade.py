@@ -16,7 +16,7 @@ _COLUMNS = (
     "seconds",
     "store CPU",
     "trainer CPU",
-    "differing",
+    "differ",
 )
 _SMALL = 1.2
 """A ratio of bytes below which nobody would say that much was saved."""
@@ -87,7 +87,7 @@ def _row(turn: Turn, files: Turn) -> tuple[str, ...]:
         f"{turn.seconds:.1f}",
         f"{turn.store_cpu_seconds:.1f} s",
         f"{turn.trainer_cpu_seconds:.1f} s",
-        f"{turn.differing:,} of {turn.samples:,}",
+        f"{turn.differing}/{turn.samples}",
     )
 
 

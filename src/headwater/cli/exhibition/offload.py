@@ -38,8 +38,8 @@ samples every way that there is, which is how the loader learns what each costs;
 by the crop that the epoch will draw. Every sample was compared with that of the local files, by id, label and
 a digest of its pixels. No network was trained, so that the loop waits for the link.
 
-Bytes are those that crossed the link. CPU is what the kernel counted for all of the store's processes, and for
-the trainer's without the proxy. Seconds are of one run each, on cores that store and trainer share here; two
+Bytes are those that crossed the link. CPU is what the kernel counted for all processes of the store, and for
+that of the trainer without the proxy. Seconds are of one run each, on cores that store and trainer share here; two
 machines would have more of them. {extras}"""
 _WITHOUT = """{names} missing here, so the plan had fewer ways to choose from; pip install
 'headwater[codecs,region]'."""
