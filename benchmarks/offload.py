@@ -182,7 +182,7 @@ def run(folder: Path, options: Options) -> Report:
     fewer = fewer_bars(runs) if options.data and not options.quick else []
     return Report(
         f"bytes at the trainer's network interface by policy, link of {RATE_MBIT} Mbit",
-        (table_of(runs, slice(1, None), "plan in force"), table_of(runs, slice(1), "first epoch")),
+        (table_of(runs, slice(1, None), "later epochs"), table_of(runs, slice(1), "first epoch")),
         (*fewer, *planned, same_bar(runs)),
         tuple(notes_of(runs, least)),
         raw={

@@ -89,8 +89,10 @@ def what_binds(costs: Costs) -> Iterator[str]:
         used = f"{link:.2f} of the link, {cores:.2f} of {MACHINE_CORES} cores, and {others:.2f} by others"
         if link >= _FULL:
             yield f"{name} is bound by the link: {used}"
-        elif cores + others >= _FULL:
+        elif cores >= _FULL:
             yield f"{name} is bound by CPU and not by the link, because both ends share the machine: {used}"
+        elif cores + others >= _FULL:
+            yield f"{name} had no more cores to use, because others took them; run it on an idle machine: {used}"
         else:
             yield f"{name} fills neither the link nor the cores: {used}"
 

@@ -10,9 +10,8 @@ _FAMILY = f"""
 import subprocess, sys
 burn = {_BURN!r}
 subprocess.run([sys.executable, "-c", burn], check=True)
-living = subprocess.Popen(
-    [sys.executable, "-c", burn + "print(flush=True)\\ninput()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-)
+words = [sys.executable, "-c", burn + "print(flush=True)\\ninput()"]
+living = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 living.stdout.readline()
 print("burnt", flush=True)
 input()

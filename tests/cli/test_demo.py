@@ -13,8 +13,8 @@ import headwater as hw
 from headwater import transforms
 from headwater.cli.exhibition import offload, store
 from headwater.cli.training import ResumeProof, small_network
-from headwater.errors import HeadwaterError
 from headwater.data.synthetic import write_photos
+from headwater.errors import HeadwaterError
 from headwater.report.link import Passage
 from headwater.report.trade import Turn
 
@@ -24,6 +24,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
+@pytest.mark.timeout(600)  # the whole demo, twice
 def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any, out: Path) -> None:
     words = ("demo", "--out", out, "--count", 240, "--epochs", 1)
     found = headwater_json(*words)

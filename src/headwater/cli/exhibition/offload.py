@@ -39,8 +39,9 @@ by the crop that the epoch will draw. Every sample was compared with that of the
 a digest of its pixels. No network was trained, so that the loop waits for the link.
 
 Bytes are those that crossed the link. CPU is what the kernel counted for all processes of the store, and for
-that of the trainer without the proxy. Seconds are of one run each, on cores that store and trainer share here; two
-machines would have more of them. {extras}"""
+that of the trainer without the proxy. Seconds are of one run each. The link is this slow on purpose: store
+and trainer share the cores of one machine here, and the faster the link, the sooner these are what is waited
+for, and the less offloading gains. {extras}"""
 _WITHOUT = """{names} missing here, so the plan had fewer ways to choose from; pip install
 'headwater[codecs,region]'."""
 
