@@ -92,7 +92,7 @@ def what_binds(costs: Costs) -> Iterator[str]:
         elif cores >= _FULL:
             yield f"{name} is bound by CPU and not by the link, because both ends share the machine: {used}"
         elif cores + others >= _FULL:
-            yield f"{name} had no more cores to use, because others took them; run it on an idle machine: {used}"
+            yield f"{name} found no idle core, because others run here; repeat it on an idle machine: {used}"
         else:
             yield f"{name} fills neither the link nor the cores: {used}"
 

@@ -86,7 +86,7 @@ class Client:
         """Threads that do nothing but fetch; a reply counts by the share of its time inside the window."""
         self._rounds += 1
         steps = training_steps().samplewise
-        self._reader = self._data.store.reader(Chain(steps, 17), self._offload)
+        self._reader = self._data.store.reader(Chain(steps, 17), [self._offload] if self._offload else [])
         self._totals = {"images": 0.0, "bytes": 0.0, "cut": 0.0, "requests": 0.0}
         requests = self._requests()
         threads = [

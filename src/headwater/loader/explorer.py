@@ -15,6 +15,7 @@ ENOUGH = 8
 """Samples of a way that tell what it costs."""
 _ASKED = 12  # some come late, or are pushed back
 _TRIES = 4 * _ASKED  # a store that has no cores to spare pushes samples back: it is not asked for ever
+_EVERY = 2  # of the samples of a call, one of so many tries a way; fewer at a store with little CPU
 
 Counts = NDArray[np.int64]
 
@@ -26,7 +27,7 @@ class Explorer:
         self, ways: Sequence[Offload], possible: Sequence[NDArray[np.bool_]], cores: Sequence[float]
     ) -> None:
         self._possible = possible
-        self._every = [max(1, math.ceil(1 / max(some, 0.01))) for some in cores]
+        self._every = [max(_EVERY, math.ceil(1 / max(some, 0.01))) for some in cores]
         self._calls = 0
         # what will probably be used comes first: at a small store it may take long to try all
         self._order = np.array(
@@ -46,11 +47,11 @@ class Explorer:
     def take(self, owners: NDArray[np.intp], known: Counts) -> NDArray[np.uint8]:
         """A way to try for each sample, or 0; `owners` says which store has it.
 
-        Every second call is for files alone, which tell what the link can do.
+        Every second call, and the first, is for files alone, which tell what the link can do.
         """
         ways = np.zeros(len(owners), np.uint8)
         self._calls += 1
-        for site in range(len(self._possible) if self._calls % 2 else 0):
+        for site in range(0 if self._calls % 2 else len(self._possible)):
             (rows,) = np.nonzero(owners == site)
             for row in rows[:: self._every[site]].tolist():
                 ways[row] = way = self._pick(site, known)

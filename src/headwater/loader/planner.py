@@ -32,7 +32,7 @@ from headwater.loader.stretch import Found, Stretch, join
 from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, logbook_path
 from headwater.measure.logbook import Stretch as Entry
 from headwater.measure.profile import Profile, Seen
-from headwater.plan.offload import Offload, OffloadPlan, Options, Rates, make_plan
+from headwater.plan.offload import Load, Offload, OffloadPlan, Options, Rates, make_plan
 from headwater.plan.offload.ways import list_ways
 from headwater.store.base import Site
 from headwater.store.dataset import Dataset
@@ -40,7 +40,10 @@ from headwater.store.dataset import Dataset
 log = logging.getLogger("headwater")
 
 _FIRST_STRETCH, _LONGEST_STRETCH = 512, 16_384
-_CHECK = 256  # samples that come as files to see whether that is quicker
+_CHECK = 256  # samples after which it is judged who is waited for
+_GUARD = 128  # samples that come as files to see whether that is quicker
+_LATE = 1.3  # times what the rates say that it should have taken
+_DOUBTFUL = 0.8  # of what files would have taken
 _SLOWER = 1.05
 _LONGEST_REST = 64
 _IDLE = 0.03  # share of time waiting below which nothing but the trainer itself is waited for
@@ -109,7 +112,7 @@ class Planner:
         self._tried = 0  # samples among which ways were tried
         self._rest = self._rests = 0
         self._check = ""  # "due", "under way", or nothing
-        self._pace = 0.0  # seconds per sample of the stretch that is doubted
+        self._doubted: tuple[Sequence[Found], float] = ((), 0.0)  # what came in which time
         self._idle = False
         self._span = np.zeros(3)  # samples, seconds and waiting since it was last judged who is waited for
 
@@ -157,10 +160,10 @@ class Planner:
             return "link", _CHECK
         if self._rest:
             self._rest -= 1
-            return "guard", _CHECK
+            return "guard", _GUARD
         if self._check == "due":
             self._check = "under way"
-            return "guard", _CHECK
+            return "guard", _GUARD
         if not self._is_ready():
             return "explore", _EXPLORED
         length, self._length = self._length, min(2 * self._length, _LONGEST_STRETCH)
@@ -238,16 +241,18 @@ class Planner:
         return _Clock(self._clock(), self._held, waited, tuple(site.traffic() for site in self.sites))
 
     def _close(self, stretch: Stretch) -> None:
-        """A stretch was handed over whole: learn from the time since the last one."""
+        """A stretch was handed over whole: learn from the time since the last one.
+
+        Its own samples may have come long before: what is judged is all that came in that time.
+        """
         last, self._read = self._read, self._look()
         recent, self._found = self._found, self._nothing()
         self._learn()
-        seconds = self._read.now - last.now
+        seconds, held = self._read.now - last.now, self._read.held - last.held
         waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
-        held = self._read.held - last.held
-        late = stretch.is_late(seconds)
-        for number, gauge in enumerate(self._gauges):
-            found = recent[number]
+        loads = self._loads(recent)
+        late = bool(loads) and seconds > _LATE * max(load.seconds for load in loads.values())
+        for number, (gauge, found) in enumerate(zip(self._gauges, recent, strict=True)):
             (before, busy_before), (after, busy_after) = last.traffic[number], self._read.traffic[number]
             spell = Spell(
                 samples=len(stretch.ways),
@@ -260,23 +265,40 @@ class Planner:
                 asked=found.asked,
                 pushed_back=found.pushed_back,
             )
-            plan = stretch.plans.get(number)
-            gauge.learn(spell, late=late and plan is not None and plan.after.bottleneck == "store CPU")
+            slow = late and number in loads and loads[number].bottleneck == "store CPU"
+            gauge.learn(spell, late=slow)
             self._note(stretch, number, spell, waited)
-        self._judge(stretch, seconds, sum(waited.values()))
-
-    def _judge(self, stretch: Stretch, seconds: float, waited: float) -> None:
-        """Whether plans are worth following, by how long samples took with and without."""
-        pace = seconds / max(1, len(stretch.ways))
         if stretch.phase in ("link", "explore"):
-            self._judge_trainer(len(stretch.ways), seconds, waited)
+            self._judge_trainer(len(stretch.ways), seconds, sum(waited.values()))
         elif stretch.phase == "guard" and self._check:
-            self._check = ""
-            quicker = pace * _SLOWER < self._pace
-            self._rests = min(max(1, 2 * self._rests), _LONGEST_REST) if quicker else 0
-            self._rest = self._rests
-        elif not self._check and stretch.is_doubtful(seconds):
-            self._pace, self._check, self._length = pace, "due", _FIRST_STRETCH
+            self._judge_plans()
+        elif late and not self._check and any(found.asked for found in recent):
+            self._doubt(recent, seconds)
+
+    def _loads(self, found: Sequence[Found], *, files: bool = False) -> dict[int, Load]:
+        """What came from each store, or would have come as files, at the rates that are believed now."""
+        total, loads = sum(some.samples for some in found), {}
+        for number, (some, gauge) in enumerate(zip(found, self._gauges, strict=True)):
+            if some.samples and gauge.known:
+                rates = gauge.rates(some.samples / total)
+                loads[number] = (
+                    some.load_of_files(rates, self.logbook.totals[0]) if files else some.load(rates)
+                )
+        return loads
+
+    def _doubt(self, found: Sequence[Found], seconds: float) -> None:
+        """Plans took longer than they should: unless files would have taken much longer, look at the link."""
+        files = max(load.seconds for load in self._loads(found, files=True).values())
+        if seconds > _DOUBTFUL * files:
+            self._doubted, self._check, self._length = (found, seconds), "due", _FIRST_STRETCH
+
+    def _judge_plans(self) -> None:
+        """The link was measured anew: whether files would have been quicker than the plans that were late."""
+        self._check = ""
+        found, seconds = self._doubted
+        files = max(load.seconds for load in self._loads(found, files=True).values())
+        self._rests = min(max(1, 2 * self._rests), _LONGEST_REST) if files * _SLOWER < seconds else 0
+        self._rest = self._rests
 
     def _judge_trainer(self, samples: int, seconds: float, waited: float) -> None:
         """Whether the trainer is what the run waits for, so that no way is worth a try."""

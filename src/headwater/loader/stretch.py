@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.measure.logbook import WayTotals
 from headwater.measure.profile import Seen
-from headwater.plan.offload import OffloadPlan
-
-_LATE = 1.3  # times what a plan says
-_DOUBTFUL = 0.8  # of what files would take, by the plan
+from headwater.plan.offload import Load, OffloadPlan, Rates
 
 
 @dataclass
@@ -23,6 +21,9 @@ class Found:
     asked: int = 0
     pushed_back: int = 0
     bytes: int = 0
+    file_bytes: int = 0
+    unsized: int = 0
+    """Samples whose files are not in `file_bytes`, because their sizes are not known."""
     store_seconds: float = 0.0
     trainer_seconds: float = 0.0
 
@@ -31,8 +32,20 @@ class Found:
         self.asked += int((seen.ways[rows] > 0).sum())
         self.pushed_back += int((~seen.done & seen.jpeg)[rows].sum())
         self.bytes += int(seen.bytes[rows].sum())
+        self.file_bytes += int(seen.file_bytes[rows].sum())
+        self.unsized += int((seen.file_bytes[rows] == 0).sum())
         self.store_seconds += float(seen.store_seconds[rows].sum())
         self.trainer_seconds += float(seen.trainer_seconds[rows].sum())
+
+    def load(self, rates: Rates) -> Load:
+        """What it asked of the four resources."""
+        return Load(self.samples, self.bytes, self.trainer_seconds, self.store_seconds, rates)
+
+    def load_of_files(self, rates: Rates, file: WayTotals) -> Load:
+        """What the same samples would have asked as files, of which `file` says the usual cost."""
+        count = max(1, file.done)
+        sent = self.file_bytes + self.unsized * file.bytes / count
+        return Load(self.samples, sent, self.samples * file.trainer_seconds / count, 0.0, rates)
 
 
 @dataclass(eq=False)
@@ -51,15 +64,6 @@ class Stretch:
     def is_relievable(self) -> bool:
         """Whether something is the slowest that offloading can help."""
         return any(plan.before.bottleneck in ("link", "trainer CPU") for plan in self.plans.values())
-
-    def is_late(self, seconds: float) -> bool:
-        """Whether it took clearly longer than its plans say."""
-        return seconds > _LATE * max((plan.after.seconds for plan in self.plans.values()), default=np.inf)
-
-    def is_doubtful(self, seconds: float) -> bool:
-        """Whether it was late, and files might have been as quick."""
-        files = max((plan.before.seconds for plan in self.plans.values()), default=np.inf)
-        return bool(self.ways.any()) and self.is_late(seconds) and seconds > _DOUBTFUL * files
 
 
 def join(parts: Sequence[Seen]) -> Seen:
