@@ -86,7 +86,7 @@ def make_seen(ways: list[int], *, done: list[bool] | None = None, options: Optio
         store_seconds=costs.store_seconds[rows, taken].astype(np.float32),
         trainer_seconds=costs.trainer_seconds[rows, taken].astype(np.float32),
         sizes=np.full((len(ways), 2), 100, np.int32),
-        jpeg=np.ones(len(ways), np.bool_),
+        able=np.ones(len(ways), np.bool_),
         file_bytes=costs.bytes[rows, 0].astype(np.int64),
     )
 
@@ -135,7 +135,7 @@ def _visit(dataset: Dataset, epoch: int) -> Seen:
         store_seconds=costs.store_seconds[rows, ways].astype(np.float32),
         trainer_seconds=costs.trainer_seconds[rows, ways].astype(np.float32),
         sizes=sizes.astype(np.int32),
-        jpeg=np.ones(count, np.bool_),
+        able=np.ones(count, np.bool_),
         file_bytes=files,
     )
 

@@ -26,7 +26,7 @@ def seen(ways: NDArray[np.uint8]) -> Seen:
         store_seconds=seconds,
         trainer_seconds=seconds,
         sizes=np.zeros((count, 2), np.int32),
-        jpeg=np.ones(count, np.bool_),
+        able=np.ones(count, np.bool_),
         file_bytes=np.ones(count, np.int64),
     )
 

@@ -49,20 +49,32 @@ class Run:
         self.planner = Planner(data, chain, auto, meter=self.meter, cores=2, clock=lambda: self.now)
         self.link, self.late, self.held = LINK, 1.0, 0.0
         self.png: set[int] = set()
+        self.pauses: set[int] = set()
         self.epoch = 0
+
+    def peek(self, ahead: int) -> None:
+        """Begin an epoch, and leave it."""
+        tasks = (Task(span, self.data.index.ids[span], self.epoch) for span in self._spans(64))
+        assigned = self.planner.assign(tasks)
+        for _ in range(ahead):
+            next(assigned)
+
+    def _spans(self, batches: int) -> list[np.ndarray]:
+        return [np.arange(begin, begin + BATCH) for begin in range(0, batches * BATCH, BATCH)]
 
     def play(self, batches: int, ahead: int = 4) -> list[str]:
         """Phases of the coming batches of an epoch, `ahead` of which are asked for before they are over."""
         index, phases = self.data.index, []
-        spans = [np.arange(begin, begin + BATCH) for begin in range(0, batches * BATCH, BATCH)]
-        tasks = (Task(span, index.ids[span], self.epoch, BATCH * SIZE) for span in spans)
+        tasks = (Task(span, index.ids[span], self.epoch, BATCH * SIZE) for span in self._spans(batches))
         assigned = self.planner.assign(tasks)
         under_way = [task for _, task in zip(range(ahead), assigned, strict=False)]
         while under_way:
             task = under_way.pop(0)
             phases.append(task.plan.phase)
             self._make(task)
-            self.planner.delivered(self.held)
+            pause = 60.0 if len(phases) in self.pauses else 0.0
+            self.now += pause
+            self.planner.delivered(self.held + pause)
             under_way += [more for _, more in zip(range(1), assigned, strict=False)]
         self.epoch += 1
         return phases
@@ -92,7 +104,7 @@ class Run:
             store_seconds=np.where(ways > 0, 2e-3, 0).astype(np.float32),
             trainer_seconds=np.full(count, 1e-3, np.float32),
             sizes=np.full((count, 2), 80, np.int32),
-            jpeg=jpeg,
+            able=jpeg,
             file_bytes=np.full(count, SIZE, np.int64),
         )
 
@@ -182,3 +194,38 @@ def test_no_excerpt_is_asked_for_of_a_file_that_has_none(run: Callable[..., Run]
     assert last.pushed_back == 0
     assert last.rates.store_cores == 2.0
     assert sum(last.ways[1:]) > 0.6 * sum(last.ways)
+
+
+def test_a_loop_that_is_left_at_once_does_not_stop_the_trying(run: Callable[..., Run]) -> None:
+    playing = run()
+    for _ in range(3):
+        playing.peek(11)
+    assert playing.play(64)[-1] == "plan"
+
+
+def test_a_pause_of_the_training_loop_is_not_the_plans_fault(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    before = playing.planner.logbook.stretches[-1].rates.trainer
+    playing.pauses = {3, 20, 40}
+    for _ in range(3):
+        phases = playing.play(64)
+        assert phases.count("guard") <= 4  # the usual look at the link
+    assert playing.planner.logbook.stretches[-1].rates.trainer == pytest.approx(before, rel=0.5)
+
+
+def test_a_quicker_link_is_noticed_under_a_plan(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    playing.link = 10 * LINK
+    for _ in range(16):
+        playing.play(64)
+    assert playing.planner.logbook.stretches[-1].rates.link > 5 * LINK
+
+
+def test_two_loops_at_once_do_no_harm(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.peek(4)
+    playing.planner.delivered(0.0)
+    playing.play(8)
+    playing.planner.delivered(0.0)

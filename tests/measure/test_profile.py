@@ -79,7 +79,7 @@ def seen_of(way: int, **columns: Any) -> Seen:
         "store_seconds": np.full(count, 0.002 if way else 0.0, np.float32),
         "trainer_seconds": np.full(count, 0.001, np.float32),
         "sizes": np.tile(np.array([400, 500], np.int32), (count, 1)),
-        "jpeg": np.ones(count, np.bool_),
+        "able": np.ones(count, np.bool_),
         "file_bytes": np.full(count, 100_000),
     }
     return Seen(**given | columns)

@@ -40,8 +40,8 @@ class Costs:
     """CPU that was spent on opening what came."""
     sizes: NDArray[np.int32]
     """Height and width of the whole picture, 0 where that is not known yet."""
-    jpeg: NDArray[np.bool_]
-    """False where the file is known to be of a kind of which no excerpt can be made."""
+    able: NDArray[np.bool_]
+    """False where the store tried and could not, or the file is of a kind of which no excerpt can be made."""
 
     @classmethod
     def nothing(cls, count: int) -> Costs:
@@ -53,7 +53,7 @@ class Costs:
         """Write another's rows into these places."""
         self.bytes[places], self.store_seconds[places] = other.bytes, other.store_seconds
         self.trainer_seconds[places], self.sizes[places] = other.trainer_seconds, other.sizes
-        self.jpeg[places] = other.jpeg
+        self.able[places] = other.able
 
     def take(self, places: Sequence[int]) -> Costs:
         return Costs(
@@ -61,7 +61,7 @@ class Costs:
             self.store_seconds[places],
             self.trainer_seconds[places],
             self.sizes[places],
-            self.jpeg[places],
+            self.able[places],
         )
 
 

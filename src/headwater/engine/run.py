@@ -344,7 +344,7 @@ class _Run(Generic[T]):
             store_seconds=costs.store_seconds,
             trainer_seconds=costs.trainer_seconds + watched.seconds(),
             sizes=costs.sizes,
-            jpeg=costs.jpeg,
+            able=costs.able,
             file_bytes=self.reader.sizes(lot.positions),
         )
 

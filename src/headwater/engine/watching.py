@@ -28,7 +28,7 @@ class Watched:
 
     def note(self, place: int, header: Header, size: tuple[int, int], rows: Sequence[Row]) -> None:
         self._costs.sizes[place] = size
-        self._costs.jpeg[place] = bool(header.subsampling)
+        self._costs.able[place] &= bool(header.subsampling)
         self._now = time.thread_time()
 
     def emit(self, place: int, image: Image) -> None:

@@ -60,6 +60,10 @@ class Explorer:
                 self._asked[way] += 1
         return ways
 
+    def forget_unanswered(self) -> None:
+        """What was asked for and has not come will not come."""
+        self._asked = self._answered.copy()
+
     def came(self, seen: Seen) -> None:
         """Some of the samples came, this way or pushed back."""
         self._answered += np.bincount(seen.ways, minlength=len(self._answered))

@@ -109,10 +109,10 @@ class Gauge:
         self._learn_store(spell, late=late)
 
     def learn_speed(self, predicted: float, measured: float) -> None:
-        """Store seconds that were predicted for a stretch, and what they came to."""
+        """Store seconds that the profile of all stores predicted for some samples, and what they came to."""
         if predicted > _LEAST_SECONDS and measured > _LEAST_SECONDS:
-            found = self.store_speed * predicted / measured
-            self.store_speed += _FOLLOW * (min(max(found, 0.1), 10.0) - self.store_speed)
+            found = min(max(predicted / measured, 0.1), 10.0)
+            self.store_speed += _FOLLOW * (found - self.store_speed)
 
     def _learn_link(self, spell: Spell) -> None:
         self._flow.add(spell.bytes, spell.busy)

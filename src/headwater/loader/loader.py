@@ -165,18 +165,20 @@ class DataLoader:
             watch=planner,
             timeout=self._timeout,
         )
-        with EpochBar(epoch, order.steps, self._meter, show=self._progress) as bar:
-            for step, batch in enumerate(batches, start=1):
-                self._stand(epoch, order.start_after(step))
-                bar.advance(len(batch))
-                begun = time.perf_counter()
-                yield self._transfer.hand_over(batch)
-                if planner is not None:
-                    planner.delivered(time.perf_counter() - begun)
+        try:
+            with EpochBar(epoch, order.steps, self._meter, show=self._progress) as bar:
+                for step, batch in enumerate(batches, start=1):
+                    self._stand(epoch, order.start_after(step))
+                    bar.advance(len(batch))
+                    begun = time.perf_counter()
+                    yield self._transfer.hand_over(batch)
+                    if planner is not None:
+                        planner.delivered(time.perf_counter() - begun)
+        finally:  # also of a loop that is left early
+            if planner is not None and self._ranks()[0] == 0:
+                planner.keep()
         if not order.steps:
             self._stand(epoch, len(self.dataset))
-        if planner is not None and self._ranks()[0] == 0:
-            planner.keep()
 
     def _plan(self) -> Planner | None:
         """Who plans this loader's epochs; None where nobody has to."""

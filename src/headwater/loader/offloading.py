@@ -11,6 +11,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.errors import WrongUse
 from headwater.measure.logbook import Logbook
 from headwater.plan.offload import POLICIES, Offload
+from headwater.plan.offload.ways import smallest_cut
 
 PLANNED = ("throughput", "efficiency", "hull")
 """Policies that need measurements; the others are one way for all samples."""
@@ -54,9 +55,9 @@ def resolve(offload: Given, pipeline: Pipeline) -> Offload | Auto:
     if offload in PLANNED:
         return Auto(str(offload))
     if offload == "fixed":
-        raise WrongUse("policy 'fixed' is the same for all samples: pass hw.Offload(cut), with its cut")
+        return Offload(smallest_cut(pipeline))
     if isinstance(offload, os.PathLike) or os.path.exists(offload):
         logbook = Logbook.load(offload)
         return Auto(logbook.policy, logbook=logbook)
-    known = ", ".join(map(repr, ["auto", *(name for name in POLICIES if name != "fixed")]))
+    known = ", ".join(map(repr, ["auto", *POLICIES]))
     raise WrongUse(f"offload is {offload!r}; give {known}, an hw.Offload, an hw.Auto, or a logbook's path")

@@ -24,14 +24,14 @@ from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.meter import Meter
 from headwater.engine.run import Task
-from headwater.errors import DatasetError, WrongUse
+from headwater.errors import HeadwaterError
 from headwater.loader.explorer import ENOUGH, Explorer
 from headwater.loader.gauge import Gauge, Spell
 from headwater.loader.offloading import Auto
 from headwater.loader.stretch import Found, Stretch, join
-from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, logbook_path
+from headwater.measure.logbook import Amounts, Logbook, SiteRates, logbook_path
 from headwater.measure.logbook import Stretch as Entry
-from headwater.measure.profile import Profile, Seen
+from headwater.measure.profile import Predicted, Profile, Seen
 from headwater.plan.offload import Load, Offload, OffloadPlan, Options, Rates, make_plan
 from headwater.plan.offload.ways import list_ways
 from headwater.store.base import Site
@@ -46,11 +46,12 @@ _LATE = 1.3  # times what the rates say that it should have taken
 _DOUBTFUL = 0.8  # of what files would have taken
 _SLOWER = 1.05
 _LONGEST_REST = 64
+_REFRESH = 8  # plans after which some files are sent, to see whether the link is what it was
 _IDLE = 0.03  # share of time waiting below which nothing but the trainer itself is waited for
 _REASONS = {
     "link": "the trainer itself is the slowest, so no way is worth a try",
     "explore": "ways are tried",
-    "guard": "files are sent for a while, because a plan took longer than it said",
+    "guard": "files are sent for a while, to measure the link or because a plan took longer than it said",
 }
 _EXPLORED = 64  # samples of a stretch in which ways are tried
 
@@ -60,7 +61,6 @@ class _Clock:
     """Readings of all that only grows, taken at the end of a stretch."""
 
     now: float
-    held: float
     waited: dict[str, float]
     traffic: tuple[tuple[int, float], ...]
 
@@ -94,9 +94,11 @@ class Planner:
             seed=chain.seed,
         )
         self.profile = Profile(chain.pipeline, pairs, samples=len(dataset.index), seed=chain.seed)
-        earlier = auto.logbook or (None if auto.fresh else _kept(self.logbook.key))
-        if earlier is not None:
-            self._remember(earlier)
+        self._since = 0  # plans since files were last sent on purpose
+        if auto.logbook is not None:
+            self._remember(auto.logbook)
+        elif not auto.fresh:
+            self._recall()
         self._explorer = Explorer(
             self.ways, [site.possible for site in self.sites], [gauge.store_cores for gauge in self._gauges]
         )
@@ -106,7 +108,7 @@ class Planner:
         self._whole = np.zeros(len(dataset.index), np.bool_)  # of which no excerpt can be made
         self._found = self._nothing()
         self._stretches: deque[Stretch] = deque()
-        self._held = 0.0
+        self._held: list[float] = []  # by batch, since the last stretch ended
         self._read = self._look()
         self._length = _FIRST_STRETCH
         self._tried = 0  # samples among which ways were tried
@@ -117,9 +119,14 @@ class Planner:
         self._span = np.zeros(3)  # samples, seconds and waiting since it was last judged who is waited for
 
     def assign(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """The tasks of one epoch, each with its ways. Planned when asked for, so as late as can be."""
+        """The tasks of one epoch, each with its ways. Planned when asked for, so as late as can be.
+
+        What was under way in a loop that was left early will not come any more.
+        """
         self._stretches.clear()
-        self._read = self._look()
+        self._explorer.forget_unanswered()
+        self._check = "due" if self._check else ""
+        self._found, self._held, self._read = self._nothing(), [], self._look()
         source = iter(tasks)
         while first := next(source, None):
             phase, samples = self._next_phase()
@@ -132,8 +139,10 @@ class Planner:
 
     def delivered(self, held: float) -> None:
         """The next task's batch was taken, and kept for `held` seconds."""
-        self._held += held
+        self._held.append(held)
         self._take_reports()
+        if not self._stretches:  # of another loop over the same loader
+            return
         stretch = self._stretches[0]
         stretch.left -= 1
         if not stretch.left:
@@ -144,8 +153,18 @@ class Planner:
         self.logbook.profile = self.profile.to_dict()
         self.logbook.keep()
 
+    def _recall(self) -> None:
+        """Begin with what an earlier run has left in the cache, if that can be used."""
+        path = logbook_path(self.logbook.key)
+        try:
+            if path.exists():
+                self._remember(Logbook.load(path))
+        except HeadwaterError as error:
+            log.warning("%s: %s", path, error)
+
     def _remember(self, logbook: Logbook) -> None:
         logbook.check(self.logbook.key)
+        self._since = _REFRESH  # the link may be another one by now
         self.profile = Profile.from_dict(
             logbook.profile, self._chain.pipeline, samples=len(self._dataset.index), seed=self._chain.seed
         )
@@ -166,14 +185,18 @@ class Planner:
             return "guard", _GUARD
         if not self._is_ready():
             return "explore", _EXPLORED
+        if self._since >= _REFRESH:
+            self._since = 0
+            return "guard", _GUARD
+        self._since += 1
         length, self._length = self._length, min(2 * self._length, _LONGEST_STRETCH)
         return "plan", length
 
     def _is_ready(self) -> bool:
-        """Whether there is something to plan with: all ways, or after a while some; and the links' rates."""
+        """Whether there is something to plan with: all ways, or after a while some; and a link's rate."""
         known = self.profile.counts()
         some = self._tried >= _CHECK and bool((known[1:] >= ENOUGH).any())
-        return (some or self._explorer.done(known)) and all(gauge.known for gauge in self._gauges)
+        return (some or self._explorer.done(known)) and any(gauge.known for gauge in self._gauges)
 
     def _plan_stretch(self, tasks: Sequence[Task], phase: str) -> Iterator[Task]:
         positions = np.concatenate([task.positions for task in tasks])
@@ -195,13 +218,13 @@ class Planner:
             begin = end
 
     def _make_plans(self, stretch: Stretch, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        """One plan for each store."""
+        """One plan for each store; files from one whose link is not known yet."""
         sizes = self._dataset.store.sizes(positions)
         found = self.profile.predict(positions, ids, sizes, epoch=stretch.epoch)
         found.bytes[np.ix_(self._whole[positions], self._excerpts)] = np.inf
         for number, (site, gauge) in enumerate(zip(self.sites, self._gauges, strict=True)):
             (rows,) = np.nonzero(stretch.owners == number)
-            if not len(rows):
+            if not len(rows) or not gauge.known:
                 continue
             options = Options(
                 self.ways,
@@ -232,13 +255,22 @@ class Planner:
             seen = join(parts)
             found = self.profile.predict(seen.positions, seen.ids, seen.file_bytes, epoch=seen.epoch)
             self.logbook.count(seen, found.bytes[np.arange(len(seen.ids)), seen.ways])
+            self._learn_speeds(seen, found)
             self.profile.add(seen)
-            self._whole[seen.positions[~seen.jpeg]] = True
+            self._whole[seen.positions[~seen.able]] = True
         self._new.clear()
+
+    def _learn_speeds(self, seen: Seen, found: Predicted) -> None:
+        """A store whose CPU takes longer or shorter than that of the others."""
+        owners, done = self._dataset.store.site_of(seen.positions), seen.done & (seen.ways > 0)
+        for number, gauge in enumerate(self._gauges):
+            (rows,) = np.nonzero(done & (owners == number))
+            expected = float(found.store_seconds[rows, seen.ways[rows]].sum())
+            gauge.learn_speed(expected, float(seen.store_seconds[rows].sum()))
 
     def _look(self) -> _Clock:
         waited = dict(self._meter.stats().wait_seconds)
-        return _Clock(self._clock(), self._held, waited, tuple(site.traffic() for site in self.sites))
+        return _Clock(self._clock(), waited, tuple(site.traffic() for site in self.sites))
 
     def _close(self, stretch: Stretch) -> None:
         """A stretch was handed over whole: learn from the time since the last one.
@@ -248,7 +280,10 @@ class Planner:
         last, self._read = self._read, self._look()
         recent, self._found = self._found, self._nothing()
         self._learn()
-        seconds, held = self._read.now - last.now, self._read.held - last.held
+        # a pause of the training loop, such as a validation, is not its usual pace
+        held, self._held = self._held, []
+        usual = float(np.median(held)) * len(held)
+        seconds = self._read.now - last.now - max(0.0, sum(held) - usual)
         waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
         loads = self._loads(recent)
         late = bool(loads) and seconds > _LATE * max(load.seconds for load in loads.values())
@@ -257,8 +292,8 @@ class Planner:
             spell = Spell(
                 samples=len(stretch.ways),
                 seconds=seconds,
-                waited=sum(waited.values()),
-                held=held,
+                waited=max(0.0, seconds - usual),
+                held=usual,
                 bytes=after - before,
                 busy=busy_after - busy_before,
                 store_seconds=found.store_seconds,
@@ -269,7 +304,7 @@ class Planner:
             gauge.learn(spell, late=slow)
             self._note(stretch, number, spell, waited)
         if stretch.phase in ("link", "explore"):
-            self._judge_trainer(len(stretch.ways), seconds, sum(waited.values()))
+            self._judge_trainer(len(stretch.ways), seconds, max(0.0, seconds - usual))
         elif stretch.phase == "guard" and self._check:
             self._judge_plans()
         elif late and not self._check and any(found.asked for found in recent):
@@ -334,16 +369,6 @@ class Planner:
                 reason=_REASONS[stretch.phase] if plan is None else plan.reason,
             )
         )
-
-
-def _kept(key: Key) -> Logbook | None:
-    """What an earlier run has found, if it can be read."""
-    path = logbook_path(key)
-    try:
-        return Logbook.load(path) if path.exists() else None
-    except (DatasetError, WrongUse) as error:
-        log.warning("%s", error)
-        return None
 
 
 def ways_of(pipeline: Pipeline, auto: Auto) -> tuple[Offload, ...]:

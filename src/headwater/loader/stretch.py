@@ -30,7 +30,7 @@ class Found:
     def add(self, seen: Seen, rows: NDArray[np.bool_]) -> None:
         self.samples += int(rows.sum())
         self.asked += int((seen.ways[rows] > 0).sum())
-        self.pushed_back += int((~seen.done & seen.jpeg)[rows].sum())
+        self.pushed_back += int((~seen.done & seen.able)[rows].sum())
         self.bytes += int(seen.bytes[rows].sum())
         self.file_bytes += int(seen.file_bytes[rows].sum())
         self.unsized += int((seen.file_bytes[rows] == 0).sum())

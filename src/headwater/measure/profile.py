@@ -60,8 +60,8 @@ class Seen:
 
     `positions` are those in the dataset's index. `ways` is what was asked for, by its number; `done` is False
     where the store did not do it, so that the file came instead. `sizes` are height and width of the whole
-    picture; they and `file_bytes` are 0 where unknown. `jpeg` is False where no excerpt can be made of the
-    file. Seconds are those of one core.
+    picture; they and `file_bytes` are 0 where unknown. `able` is False where the store could not do it, or
+    never could, as with an excerpt of a PNG. Seconds are those of one core.
     """
 
     positions: Integers
@@ -73,7 +73,7 @@ class Seen:
     store_seconds: Floats
     trainer_seconds: Floats
     sizes: NDArray[np.int32]
-    jpeg: Marks
+    able: Marks
     file_bytes: Integers
 
 

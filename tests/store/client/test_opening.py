@@ -229,15 +229,15 @@ class TestReplicas:
     def test_they_can_do_what_all_can(self, play: Play) -> None:
         index = make_index("a")
         servers = [
-            play({"photos": index}, request_bytes=500, codecs=["zstd", "none", "x"]),
-            play({"photos": index}, catalogue={**digests(), "pad": "other"}, request_samples=7),
+            play({"photos": index}, request_bytes=500, codecs=["zstd", "none", "x"], cores=4.0),
+            play({"photos": index}, catalogue={**digests(), "pad": "other"}, request_samples=7, cores=2.0),
         ]
         with pytest.warns(UserWarning, match=r"differ in pad \(the store has no pad\)"):
             store = open_(*(server.uri for server in servers))
         known = store.known.welcome
         assert known.catalogue == {name: digest for name, digest in digests().items() if name != "pad"}
         assert sorted(known.codecs) == ["none", "zstd"]
-        assert (known.request_bytes, known.request_samples) == (500, 7)
+        assert (known.request_bytes, known.request_samples, known.cores) == (500, 7, 2.0)
         store.close()
 
     def test_they_go_by_one_name(self, play: Play) -> None:

@@ -19,7 +19,14 @@ from headwater import errors
 from headwater.data.image import Limits
 from headwater.data.sources import SourceOptions, open_source
 from headwater.engine.budget import Budget, Cores, Gone, Turnstile
-from headwater.errors import DatasetNotFound, DatasetStale, HeadwaterError, SampleCorrupt, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    DatasetStale,
+    HeadwaterError,
+    SampleCorrupt,
+    WrongUse,
+)
 from headwater.store.local import LocalStore
 from headwater.store.server.desk import Desk, complain
 from headwater.store.server.ledger import Ledger
@@ -170,6 +177,18 @@ def test_a_missing_file_fails_alone_and_does_not_tell_where_it_lay(
     samples = desk.ledger.snapshot()["headwater_samples_total"]
     assert isinstance(samples, dict)
     assert (samples["raw"], samples["failed"]) == (2, 1)
+
+
+@pytest.mark.parametrize("name", ["train-{0..1}.parquet", "train-*.parquet", "train-0.parquet"])
+def test_no_error_tells_where_the_data_lies(name: str, tmp_path: Path, photos: list[Photo]) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    for number in range(2):
+        write_parquet(folder / f"train-{number}.parquet", photos[number::2])
+    store = LocalStore(open_source(str(folder / name), options=SourceOptions()))
+    error = DatasetError(f"row group 3 of {folder}/train-0.parquet cannot be read")
+    said = messages.decode(Complaint, complain(error, store))
+    assert said.text == "row group 3 of train-0.parquet cannot be read"
 
 
 def test_whoever_hangs_up_gives_everything_back(desk: Desk) -> None:

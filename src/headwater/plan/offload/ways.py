@@ -31,9 +31,14 @@ def list_ways(pipeline: Pipeline, codecs: Collection[str]) -> tuple[Offload, ...
     return tuple(ways)
 
 
+def smallest_cut(pipeline: Pipeline) -> int:
+    """The first cut at which a photo has fewest pixels; 0 where no step may run at a store."""
+    reach = pipeline.longest_prefix
+    return 1 + int(np.argmin(_pixels_at(pipeline, reach))) if reach else 0
+
+
 def _coded(pipeline: Pipeline, reach: int, codecs: Collection[str]) -> list[Offload]:
-    pixels = _pixels_at(pipeline, reach)
-    smallest = 1 + int(np.argmin(pixels))
+    smallest = smallest_cut(pipeline)
     found = [Offload(smallest, name) for name in PIXEL_CODECS if name in codecs]
     crops = reach >= EXCERPT_CUT and pipeline.steps[EXCERPT_CUT - 1].crops
     if crops and smallest != EXCERPT_CUT and _CROP_CODEC in codecs:

@@ -207,4 +207,5 @@ def _weakest(welcomes: Sequence[Welcome]) -> Welcome:
         request_bytes=min(w.request_bytes for w in welcomes),
         request_samples=min(w.request_samples for w in welcomes),
         limits=all(w.limits for w in welcomes),
+        cores=min(w.cores for w in welcomes),
     )

@@ -159,10 +159,14 @@ class RemoteReader:
             errand.abandon()
 
     def fetch(self, wanted: Wanted) -> Fetched:
-        parts = self._divide(wanted)
+        # another thread may lose its trust while requests are under way
+        return self._fetch(wanted, self.cutting)
+
+    def _fetch(self, wanted: Wanted, cutting: Cutting | None) -> Fetched:
+        parts = self._divide(wanted, cutting)
         return parts[0] if len(parts) == 1 else _join(parts)
 
-    def _divide(self, wanted: Wanted) -> list[Fetched]:
+    def _divide(self, wanted: Wanted, cutting: Cutting | None) -> list[Fetched]:
         """Ask in pieces that the store takes and that end before their deadline."""
         sizes = self._weights(wanted.positions)
         waiting = [np.arange(len(wanted.ids))] if len(wanted.ids) else []
@@ -175,7 +179,7 @@ class RemoteReader:
                 continue
             piece = wanted.take(places)
             try:
-                answer = self._ask(piece, int(sizes[places].sum()), begun)
+                answer = self._ask(piece, cutting, int(sizes[places].sum()), begun)
             except TooSlow:
                 waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
                 continue
@@ -195,9 +199,8 @@ class RemoteReader:
         wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
         return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
 
-    def _ask(self, wanted: Wanted, size: int, begun: float) -> Fetched:
+    def _ask(self, wanted: Wanted, cutting: Cutting | None, size: int, begun: float) -> Fetched:
         """What the store sends for these samples, or for the first of them."""
-        cutting = self.cutting  # another thread may lose its trust while this request is under way
         request = self._request(wanted, cutting)
         ticket = messages.encode(request)
         cut, seal = bool(request.cuts), payloads.seal_of(ticket)
@@ -248,21 +251,21 @@ class RemoteReader:
         opened = cutting.open(parcel, wanted, request)
         if opened.wrong:
             self._distrust(opened.wrong)
-            return self._ask(wanted, int(self._weights(wanted.positions).sum()), time.monotonic())
-        moved = parcel.bytes + self._fetch_again(opened, wanted)
+            return self._ask(wanted, None, int(self._weights(wanted.positions).sum()), time.monotonic())
+        moved = parcel.bytes + self._fetch_again(opened, wanted, failed)
         if costs is not None:
             costs.trainer_seconds[:] = opened.seconds
         return Fetched(opened.values, fields, failed, opened.done, moved, costs)
 
-    def _fetch_again(self, opened: Opened, wanted: Wanted) -> int:
+    def _fetch_again(self, opened: Opened, wanted: Wanted, failed: dict[int, Exception]) -> int:
         """Put the files of samples that could not be opened in their places; how many bytes that moved."""
         if not opened.again:
             return 0
-        reader = RemoteReader(self._store)
         places = np.array(opened.again, np.intp)
-        found = reader.fetch(wanted.take(places))
+        found = self._fetch(wanted.take(places), None)
         for place, value in zip(opened.again, found.values, strict=True):
             opened.values[place] = value
+        failed |= {opened.again[place]: error for place, error in found.failed.items()}
         opened.done[places] = 0
         return found.bytes_moved
 
@@ -332,6 +335,7 @@ def _costs(parcel: Parcel) -> Costs:
     if len(parcel.facts):
         costs.store_seconds[:] = parcel.facts["seconds"]
         costs.sizes[:, 0], costs.sizes[:, 1] = parcel.facts["source_height"], parcel.facts["source_width"]
+        costs.able[:] = (parcel.facts["done"] > 0) | (parcel.facts["seconds"] == 0)
     return costs
 
 

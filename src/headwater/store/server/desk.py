@@ -6,6 +6,7 @@ Under pressure a sample goes out as the file it is: the trainer does the rest. N
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -82,8 +83,10 @@ class Desk:
             begun.turn.leave_slot()
             begun.release()
             begin = time.perf_counter()
-            yield batch
-            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
+            try:
+                yield batch
+            finally:  # also of a reply that nobody read
+                self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
 
     def send(
         self, page: Callable[[], Any], who: tuple[str, str], *, size: int, gone: Callable[[], bool]
@@ -275,6 +278,15 @@ def complain(error: Exception, store: LocalStore | None = None) -> bytes:
         log.error("a request failed", exc_info=error)
         return messages.encode(Complaint("HeadwaterError", "the store failed; its log says why", retry=True))
     text = getattr(error, "reason", None) or str(error)
-    if store is not None:
-        text = text.replace(store.uri.rstrip("/") + "/", "")
+    for place in () if store is None else _places(store.uri):
+        text = text.replace(place, "")
     return messages.encode(Complaint(type(error).__name__, text[:4096], retry=isinstance(error, Busy)))
+
+
+def _places(uri: str) -> list[str]:
+    """Where the data lies, as errors name it: folders of a dataset, and those that its files are in."""
+    found = set()
+    for line in uri.splitlines():
+        fixed = re.split(r"[*?\[{]", line)[0]
+        found |= {line.rstrip("/") + "/", fixed[: fixed.rfind("/") + 1]}
+    return sorted((place for place in found if len(place) > 1), key=len, reverse=True)

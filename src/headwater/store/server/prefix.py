@@ -202,7 +202,11 @@ class Prefix:
                 made.quarantined[place] = True
                 continue
             payload = done.payloads[number]
-            if payload is None or not turn.grow(max(0, len(payload) - len(made.payloads[place]))):
+            if payload is None:
+                # tried, and it cannot be: the CPU that it took tells this from a lack of cores
+                made.facts["seconds"][place] = done.seconds[number]
+                continue
+            if not turn.grow(max(0, len(payload) - len(made.payloads[place]))):
                 continue
             made.payloads[place] = payload
             made.drawn[place] = done.drawn[number]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headwater.engine.budget import Busy, Gone
-from headwater.errors import HeadwaterError, Incompatible, Refused
+from headwater.errors import HeadwaterError, Incompatible, Refused, Unreachable
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.desk import Desk
 from headwater.store.server.guard import Caller, Guard
@@ -132,9 +132,10 @@ def translate(error: Exception) -> Any:
     if isinstance(error, Busy):
         text = str(error)
         return flight.FlightServerError(text, messages.encode(Complaint("Busy", text, retry=True)))
-    if isinstance(error, HeadwaterError):
+    if isinstance(error, HeadwaterError) and not isinstance(error, Unreachable):
         text = clip(str(error))
         return flight.FlightServerError(text, messages.encode(Complaint(type(error).__name__, text)))
+    # also a bucket that does not answer: it may later, or a replica may have another one
     reference = os.urandom(4).hex()
     log.error("a request failed (%s)", reference, exc_info=error)
     text = f"the store failed; its log says why at {reference}"

@@ -142,6 +142,7 @@ class _Lot:
 
     def fail(self, place: int, stage: str, error: Exception) -> None:
         self._output.states[self._places[place]] = FAILED
+        self._count(place)
 
     def _count(self, place: int) -> None:
         """One after the other: what was spent since the last is this one's, headers and draws the first's."""
