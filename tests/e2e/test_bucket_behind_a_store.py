@@ -15,10 +15,9 @@ from headwater import transforms as T
 from headwater.cli.faults import Fault
 from headwater.cli.proxy import Proxy
 from headwater.errors import StoreLost
-from headwater.store.server.config import DatasetConfig
+from headwater.store.server.config import DatasetConfig, ServeConfig
 from headwater.store.server.daemon import Daemon
 from seaweed import S3Server
-from stores import running_daemon
 
 STEPS = T.Compose([T.RandomResizedCrop(20), T.RandomHorizontalFlip()])
 
@@ -41,7 +40,8 @@ def daemon(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.storage["secret_access_key"])
     storage = {"endpoint": f"http://127.0.0.1:{proxy.port}", "region": s3.storage["region"]}
     uri = s3.upload(photo_folder, "behind")
-    with running_daemon({}, datasets={"photos": DatasetConfig(uri, storage=storage)}, cores=2) as daemon:
+    datasets = {"photos": DatasetConfig(uri, storage=storage)}
+    with Daemon(ServeConfig(listen="127.0.0.1:0", cores=2, datasets=datasets)) as daemon:
         yield daemon
 
 
