@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 COUNT, BATCH = 400, 16
 STEPS = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)])
-SLOW, QUICK = Shape(bits_per_second=16e6), Shape()
+SLOW, QUICK = Shape(bits_per_second=32e6), Shape()
 
 
 def write_parts(root: Path, parts: int) -> list[Path]:
@@ -199,7 +199,7 @@ def test_a_store_that_dies_under_a_plan_costs_time_only(
 
 
 def test_a_starved_store_sends_files(folder: Path, truth: Truth) -> None:
-    with StoreProcess({"photos": folder}, cores=0.02) as store:
+    with StoreProcess({"photos": folder}, cores=0.1) as store:
         loader = load(hw.open(f"{store.address}/photos"), hw.Auto(fresh=True))
         for epoch in range(2):
             truth.check(list(loader), epoch)
