@@ -138,7 +138,11 @@ def _remarks(config: ServeConfig) -> list[str]:
     """What is in force where nothing is set, and what is not set at all."""
     unset = [entry.name for entry in dataclasses.fields(config) if getattr(config, entry.name) is None]
     budget = config.budget()
-    found = [f"{name} = {getattr(budget, name)} ({_FOLLOWS[name]})" for name in unset if name in _FOLLOWS]
+    numbers = {name: getattr(budget, name) for name in unset if name in _FOLLOWS}
+    found = [
+        f"{name} = {int(number) if number == int(number) else number} ({_FOLLOWS[name]})"
+        for name, number in numbers.items()
+    ]
     rest = [name for name in unset if name not in _FOLLOWS]
     return [*found, f"not set: {', '.join(rest)}"] if rest else found
 
