@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.data.atomic import replacing
 from headwater.errors import DatasetError, IdCollision, WrongUse
 
 Ints = NDArray[np.int64]
@@ -301,19 +300,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def write_batch(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
     """Write one record batch as an Arrow file, atomically and durably."""
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            with pa.ipc.new_file(file, batch.schema) as writer:
-                writer.write_batch(batch)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _sync_directory(target.parent)
+    with replacing(path) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def read_batch(path: str | os.PathLike[str]) -> pa.RecordBatch:
@@ -322,14 +310,6 @@ def read_batch(path: str | os.PathLike[str]) -> pa.RecordBatch:
     if reader.num_record_batches != 1:
         raise ValueError(f"{reader.num_record_batches} record batches instead of 1")
     return reader.get_batch(0)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _large_strings(keys: pa.Array | Sequence[str]) -> pa.LargeStringArray:

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from headwater.data.atomic import replacing
 from headwater.data.indexcache import cache_folder
 from headwater.data.pipeline import Pipeline, library_versions
 from headwater.errors import DatasetError, StateMismatch, WrongUse
@@ -116,17 +116,8 @@ class Logbook(Struct):
     def save(self, path: str | os.PathLike[str], *, now: datetime | None = None) -> None:
         """Write to `path` so that a reader sees the old file or the new one."""
         self.saved_at = (now or datetime.now(UTC)).isoformat(timespec="seconds")
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(self))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            file.write(msgspec.json.encode(self))
 
     def keep(self) -> None:
         """Write to its place in the cache; a folder that cannot be written to costs a warning."""

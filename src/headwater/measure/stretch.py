@@ -8,9 +8,6 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-PHASES = ("link", "explore", "plan", "guard")
-"""What a stretch was for: to measure the link, to try ways, to follow a plan, to check that it pays."""
-
 
 class SiteRates(Struct, frozen=True):
     """What one store and the link to it can do: bytes per second, cores, samples per second.
@@ -46,6 +43,8 @@ class Amounts(Struct, frozen=True):
 
 class Stretch(Struct, frozen=True):
     """Some consecutive batches from one store.
+
+    `phase` is what it was for: "link", nothing to try; "explore", ways are tried; "plan"; "guard", files.
 
     `none` is what they would have cost without offloading; it and `predicted` are None where nothing was
     predicted. `waited` and `held` are seconds that the training loop waited for batches, by cause, and that

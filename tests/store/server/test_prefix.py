@@ -215,6 +215,14 @@ def _until(reached: Callable[[], bool]) -> None:
         time.sleep(0.0005)
 
 
+def test_what_cannot_be_is_told_from_what_was_not_tried(prefix: Prefix, turn: Turn) -> None:
+    made = run(prefix, request([2] * 19 + [0]), turn, [b"no image", *FILES[1:]])
+    assert made.facts["done"].tolist() == [0] + [2] * 18 + [0]
+    assert made.facts["seconds"][0] > 0  # it was looked at
+    assert made.facts["seconds"][19] == 0
+    assert bytes(made.payloads[0]) == b"no image"
+
+
 def test_nothing_is_made_for_who_hung_up(prefix: Prefix, turn: Turn) -> None:
     answers = iter([False, True])
     with pytest.raises(Gone):
