@@ -1,4 +1,4 @@
-"""What every test may use: a private cache, small datasets in each layout, a real S3 server."""
+"""What every test may use: a private cache, small datasets in each layout, real S3 and PostgreSQL servers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from datasets import Photo, make_photos, write_folder, write_parquets, write_tars
+from labelled import Templates, make_templates
+from postgres import Postgres, run_postgres
 from seaweed import S3Server, run_server
 
 
@@ -45,3 +47,14 @@ def photo_parquet(tmp_path_factory: pytest.TempPathFactory, photos: list[Photo])
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with run_server(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with run_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def label_templates(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    return make_templates(tmp_path_factory.mktemp("labels"), postgres)

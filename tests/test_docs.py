@@ -26,6 +26,9 @@ from headwater.loader.state import LoaderState
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
 from headwater.measure.verdict import Verdict
+from headwater.models.quantise import Quantised
+from headwater.models.runtime import Classified, Engine
+from headwater.models.split import CutPoint, Split
 from headwater.store.server import tokens
 from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
@@ -38,7 +41,7 @@ from stores import make_certificates, running_daemon, write_tokens
 
 LONGEST_README = 150
 README_CODE_LINES = 12
-RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance")
+RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "bring-a-model")
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
 ERRORS = [
@@ -128,8 +131,9 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("loader", "hw.Limits", hw.Limits),
         ("loader", "hw.Offload", hw.Offload),
         ("loader", "hw.profile", hw.profile),
+        ("inference", "hw.split", hw.split),
     ],
-    ids=["DataLoader", "open", "Link", "Limits", "Offload", "profile"],
+    ids=["DataLoader", "open", "Link", "Limits", "Offload", "profile", "split"],
 )
 def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
     part = section(read_reference(page), title)
@@ -152,6 +156,11 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("loader", Stats),
         ("loader", Signals),
         ("loader", Verdict),
+        ("inference", Split),
+        ("inference", CutPoint),
+        ("inference", Engine),
+        ("inference", Classified),
+        ("inference", Quantised),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

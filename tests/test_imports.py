@@ -16,6 +16,7 @@ WITHOUT_TORCH = [
     "headwater.data.translate",
     "headwater.engine.run",
     "headwater.measure.signals",
+    "headwater.models",
     "headwater.report.loader",
     "headwater.store",
     "headwater.transforms",
@@ -37,5 +38,14 @@ def test_all_steps_of_the_catalogue_load_without_torch() -> None:
         "assert len(catalogue()) > 10\n"
         "sys.exit('torch was loaded' if 'torch' in sys.modules else 0)"
     )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+@pytest.mark.parametrize("module", ["headwater.models", "headwater.cli", "headwater.store"])
+def test_loads_without_the_packages_of_models_and_labels(module: str) -> None:
+    packages = ["onnx", "onnxruntime", "safetensors", "sqlalchemy", "torch", "zstandard"]
+    assert all(find_spec(name) for name in packages), "this proves nothing where they are not installed"
+    program = f"import sys, {module}; sys.exit(' '.join(set({packages}) & set(sys.modules)) or 0)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as flight
+import xxhash
 
+import held
 import http2
 from headwater import errors
 from headwater.errors import HeadwaterError
@@ -28,6 +30,12 @@ from headwater.store.wire.messages import (
     Complaint,
     Hello,
     IndexRequest,
+    ModelOffer,
+    ModelPart,
+    ModelQuery,
+    ModelRollback,
+    ModelSwitch,
+    ModelTake,
     ReadRequest,
     Release,
     Request,
@@ -35,13 +43,24 @@ from headwater.store.wire.messages import (
 
 SCHEMA = pa.schema([("a", pa.int64())])
 NOWHERE = flight.FlightDescriptor.for_path("photos")
+MODEL = held.held_versions()[1]
+BODY = "0" * 32
+"""Of what was never sent: a store that holds the version needs nothing of it."""
 BODIES = {
     "hello": messages.encode(Hello([1], "0.1")),
     "health": b"",
     "status": b"",
     "release": messages.encode(Release()),
+    "models": messages.encode(ModelQuery(held.NAME)),
+    "model_offer": messages.encode(ModelOffer(MODEL.to_json(), 1, BODY)),
+    "model_part": messages.encode(
+        ModelPart(MODEL.digest, BODY, 0, b"x", checksum=xxhash.xxh3_64_intdigest(b"x"))
+    ),
+    "model_take": messages.encode(ModelTake(MODEL.digest, BODY)),
+    "model_switch": messages.encode(ModelSwitch(held.NAME, MODEL.digest)),
+    "model_rollback": messages.encode(ModelRollback(held.NAME, BODY)),
 }
-"""A good body for each action."""
+"""A good body for each action, at a store that holds `held.make_state`."""
 INTERNALS = ("Traceback", 'File "', ".py", "site-packages", "most recent call")
 """What no text that leaves a store may hold."""
 FAILURES_OF_FLIGHT = (pa.ArrowException, OSError)

@@ -16,11 +16,28 @@ if TYPE_CHECKING:
     from headwater.data.image import Limits
     from headwater.loader import Auto, Batch, DataLoader
     from headwater.loader.probe import profile
+    from headwater.models.split import split
     from headwater.plan.offload import Offload
     from headwater.store import Dataset, Link, Sample, open
+    from headwater.tune.recipe import Recipe
+    from headwater.tune.tuner import Tuner
 
 __version__ = version("headwater")
-__all__ = ["Auto", "Batch", "DataLoader", "Dataset", "Limits", "Link", "Offload", "Sample", "open", "profile"]
+__all__ = [
+    "Auto",
+    "Batch",
+    "DataLoader",
+    "Dataset",
+    "Limits",
+    "Link",
+    "Offload",
+    "Recipe",
+    "Sample",
+    "Tuner",
+    "open",
+    "profile",
+    "split",
+]
 
 _HOMES = {
     "Auto": "headwater.loader",
@@ -30,9 +47,12 @@ _HOMES = {
     "Limits": "headwater.data.image",
     "Link": "headwater.store",
     "Offload": "headwater.plan.offload",
+    "Recipe": "headwater.tune.recipe",
     "Sample": "headwater.store",
+    "Tuner": "headwater.tune.tuner",
     "open": "headwater.store",
     "profile": "headwater.loader.probe",
+    "split": "headwater.models.split",
 }
 
 

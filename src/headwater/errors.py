@@ -14,6 +14,12 @@ HeadwaterError
 ├── LoaderTimeout          no batch within `timeout` seconds
 ├── MissingExtra           an optional package that the call needs is not installed
 ├── Incompatible           two sides that speak no common version
+├── LabelError             a label database that cannot be opened or used as asked
+│   ├── LabelFileInvalid   a file of labels with something wrong in it; nothing was taken from it
+│   └── LabelRefused       a change that would break what the database promises
+├── ModelError             a model or a registry that cannot be used as asked
+│   ├── ModelNotFound      no such version, or a part of it is gone
+│   └── ModelRefused       content that is not what it says, or that may not run here
 ├── Refused                a store that does not let this caller do this, or that will not start so open
 └── Unreachable            a store or an object store that does not answer
     └── StoreLost          it answered once, and not within the limit: .store, .dataset, .position
@@ -118,7 +124,35 @@ class StoreLost(Unreachable):
 
 
 class Incompatible(HeadwaterError):
-    """Two sides that speak no common version of the protocol."""
+    """Two sides that speak no common version of the protocol, or a database of a newer program."""
+
+
+class LabelError(HeadwaterError):
+    """A label database that cannot be opened or used as asked."""
+
+
+class LabelFileInvalid(LabelError):
+    """A file of labels with something wrong in it; the text says where, and nothing was taken from it."""
+
+
+class LabelRefused(LabelError):
+    """A change that would break what the database promises, or a user whom it does not let in."""
+
+    exit_code = 4
+
+
+class ModelError(HeadwaterError):
+    """A model or a registry of models that cannot be used as asked."""
+
+
+class ModelNotFound(ModelError):
+    """A registry that has no such version, or lacks a part of it."""
+
+
+class ModelRefused(ModelError):
+    """A model, graph, tensor or delta that is not what it says, or that may not run here; the text names it."""
+
+    exit_code = 4
 
 
 class Refused(HeadwaterError):

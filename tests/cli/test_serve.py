@@ -35,6 +35,9 @@ FLAGS = {
     "tls-key": "a.key",
     "tls-client-ca": "ca.crt",
     "audit-log": "audit.jsonl",
+    "state": "kept",
+    "labels": "postgresql+psycopg://store@db/labels",
+    "feature-bytes": "3GB",
 }
 
 
@@ -53,6 +56,9 @@ def test_every_flag_arrives(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         tls_client_ca=place / "ca.crt",
         plaintext=True,
         audit_log=place / "audit.jsonl",
+        state=place / "kept",
+        labels="postgresql+psycopg://store@db/labels",
+        feature_bytes=3_000_000_000,
         datasets={"photos": DatasetConfig(str(place / "photos")), "named": DatasetConfig("s3://bucket/x")},
     )
 
@@ -77,7 +83,7 @@ def test_a_token_is_no_argument(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 LISTENING = Serving(
-    "grpc+tls://127.0.0.1:7077", "https://127.0.0.1:7078", {"photos": (1234, "v1", 5_000_000)}
+    "grpc+tls://127.0.0.1:7077", "https://127.0.0.1:7078", {"photos": (1234, "v1", 5_000_000)}, "/srv/state"
 )
 
 
@@ -86,6 +92,7 @@ def test_what_listens_is_one_document(capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == {
         "address": "grpc+tls://127.0.0.1:7077",
         "http": "https://127.0.0.1:7078",
+        "state": "/srv/state",
         "datasets": {"photos": {"samples": 1234, "version": "v1", "bytes": 5_000_000}},
     }
 
@@ -96,5 +103,6 @@ def test_what_listens_is_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1,234" in shown
     assert "5.0 MB" in shown
     assert shown.endswith(
-        "listening on grpc+tls://127.0.0.1:7077, health and metrics on https://127.0.0.1:7078\n"
+        "listening on grpc+tls://127.0.0.1:7077, health and metrics on https://127.0.0.1:7078, "
+        "state in /srv/state\n"
     )

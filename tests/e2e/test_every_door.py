@@ -20,7 +20,9 @@ import pytest
 
 import headwater as hw
 from headwater.store.server.service import Service
+from headwater.store.server.tokens import SCOPES
 from headwater.store.wire.messages import ACTIONS, SCOPE_OF_ACTION
+from held import make_state
 from stores import Certificates, StoreProcess, make_certificates, write_tokens
 from visitors import (
     ANY_READER,
@@ -39,8 +41,8 @@ from visitors import (
 )
 
 TOKENS: dict[str, dict[str, object]] = {
-    "trainer": {"scopes": ["read", "admin"]},
-    "expired": {"scopes": ["read", "admin"], "expires": datetime(2020, 1, 1, tzinfo=UTC)},
+    "trainer": {"scopes": list(SCOPES)},
+    "expired": {"scopes": list(SCOPES), "expires": datetime(2020, 1, 1, tzinfo=UTC)},
     "labeller": {"scopes": ["labels", "jobs", "models"]},
     "elsewhere": {"scopes": ["read"], "datasets": ["others"]},
 }
@@ -53,6 +55,11 @@ WALLS = {*NOT_SERVED, *(f"GET {path}" for path in NO_ROUTES)}
 WALL = r"does not speak that part|no action is called|shows nobody a schema|not have an authentication|^404 "
 OPEN_TO_ANY_TOKEN = ANY_TOKEN | {"GET /health"}
 OPEN_TO_ANY_READER = OPEN_TO_ANY_TOKEN | ANY_READER | {"GET /metrics"}
+OPEN_TO_LABELLER = OPEN_TO_ANY_TOKEN | {
+    f"do_action {name}"
+    for name, scopes in SCOPE_OF_ACTION.items()
+    if {"labels", "jobs", "models"} & {*scopes}
+}
 
 
 class TurnedAway(Exception):
@@ -84,9 +91,9 @@ UNKNOWN = {
     "wrong token": Caller("token not accepted|too many failed attempts", token="stranger"),
 }
 LESSER = {
-    "wrong scope": (Caller("lacks scope", token="labeller"), OPEN_TO_ANY_TOKEN),
+    "wrong scope": (Caller("lacks scope", token="labeller"), OPEN_TO_LABELLER),
     "wrong dataset": (
-        Caller("lacks scope 'admin'|not good for dataset 'photos'", token="elsewhere"),
+        Caller("lacks scope '(admin|models|jobs|labels)'|not good for dataset 'photos'", token="elsewhere"),
         OPEN_TO_ANY_READER,
     ),
 }
@@ -153,6 +160,7 @@ def castle(
         http="127.0.0.1:0",
         token_file=tokens,
         audit_log=audit,
+        state=make_state(folder / "state"),
         **certificates.serve_mutual,
     ) as store:
         index = hw.open(photo_folder).index
@@ -191,6 +199,12 @@ def test_every_door_is_known() -> None:
         "health": (),
         "status": ("read", "admin"),
         "release": ("admin",),
+        "models": ("models", "read"),
+        "model_offer": ("models",),
+        "model_part": ("models",),
+        "model_take": ("models",),
+        "model_switch": ("models",),
+        "model_rollback": ("models",),
     }
 
 

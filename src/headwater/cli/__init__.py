@@ -14,7 +14,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headwater.cli import bench, demo, doctor, explain, ls, plan, profile, release, serve, top
+from headwater.cli import (
+    bench,
+    demo,
+    doctor,
+    explain,
+    finetune,
+    labels,
+    ls,
+    models,
+    plan,
+    profile,
+    relabel,
+    release,
+    serve,
+    top,
+)
 from headwater.cli.printing import print_json
 from headwater.errors import HeadwaterError
 
@@ -34,10 +49,14 @@ app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("top")(top.top)
 app.command("release")(release.release)
+app.command("finetune")(finetune.finetune)
+app.command("relabel")(relabel.relabel)
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.add_typer(bench.app, name="bench")
+app.add_typer(models.app, name="models")
+app.add_typer(labels.app, name="labels")
 
 
 def _print_version(wanted: bool) -> None:

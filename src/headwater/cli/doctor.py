@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -19,10 +21,12 @@ from headwater.data.image import decode, read_header, region_available
 from headwater.data.indexcache import cache_folder
 from headwater.data.synthetic import make_photos
 from headwater.engine.crew import available_cores
+from headwater.errors import HeadwaterError
 
 OK, NOTE, BROKEN = "ok", "note", "broken"
 _PACKAGES = ("numpy", "pyarrow", "simplejpeg", "pillow", "msgspec", "obstore")
 _OPTIONAL = ("torchvision", "turbojpeg", "plotly")
+_MODELS = ("onnx", "onnxruntime", "safetensors", "zstandard")
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,16 @@ class Check:
     remedy: str = ""
 
 
-def doctor(json: JsonFlag = False) -> None:
+def doctor(
+    state: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also check the state folder of a store.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
     """Check Python, packages, cores, memory, torch, the JPEG library, the cache and the environment."""
     checks = [check() for check in CHECKS]
+    if state is not None:
+        checks.append(check_state(state))
     healthy = all(check.status != BROKEN for check in checks)
     if json:
         print_json({"ok": healthy, "checks": [asdict(check) for check in checks]})
@@ -86,6 +97,36 @@ def check_torch() -> Check:
         return Check("torch", BROKEN, f"cannot be imported: {error}", "install torch anew")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     return Check("torch", OK, f"{torch.__version__}, {torch.get_num_threads()} threads, {device}")
+
+
+def check_models() -> Check:
+    """What a store needs to take models in and to run them."""
+    found = {name: _version_of(name) for name in _MODELS}
+    missing = [name for name, number in found.items() if number is None]
+    if missing:
+        remedy = "pip install 'headwater[models]'"
+        return Check("models", NOTE, f"{', '.join(missing)} absent: no models at a store", remedy)
+    return Check("models", OK, ", ".join(f"{name} {number}" for name, number in found.items()))
+
+
+def check_state(folder: Path) -> Check:
+    """Whether what a store keeps can be read, and every model in force verified."""
+    from headwater.models.registry import Registry
+    from headwater.store.server.state import State, is_taken
+
+    if not folder.is_dir():
+        return Check("state", NOTE, f"{folder} is not there", "`headwater serve --state` makes it")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return Check("state", BROKEN, f"{folder} cannot be written to", "run this as the store does")
+    registry = Registry(State(folder).models)
+    try:
+        names = registry.names()
+        for name in names:
+            registry.get(name)
+    except HeadwaterError as error:
+        return Check("state", BROKEN, str(error), "send the version again with `headwater models sync`")
+    used = "in use by a store" if is_taken(folder) else "no store uses it now"
+    return Check("state", OK, f"{folder}, {used}; {len(names)} models in force, verified")
 
 
 def check_decoder() -> Check:
@@ -138,6 +179,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     check_cores,
     check_memory,
     check_torch,
+    check_models,
     check_decoder,
     check_region,
     check_cache,

@@ -40,6 +40,15 @@ def serve(
         ),
     ] = False,
     audit_log: Annotated[Path | None, typer.Option(help="Who read and did what, as JSON lines.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder for models, labels, jobs and features; none: data only.")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="URL", help="Label database; else SQLite in the state folder.")
+    ] = None,
+    feature_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Disk for kept features, such as 20GB.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags win over it.")] = None,
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print the settings as TOML, and serve nothing.")
@@ -61,6 +70,9 @@ def serve(
             "tls_client_ca": tls_client_ca,
             "plaintext": plaintext or None,
             "audit_log": audit_log,
+            "state": state,
+            "labels": labels,
+            "feature_bytes": feature_bytes,
         },
     )
     if show_config:
@@ -74,6 +86,7 @@ def describe(serving: Serving) -> dict[str, Any]:
     return {
         "address": serving.address,
         "http": serving.http,
+        "state": serving.state,
         "datasets": {
             name: {"samples": samples, "version": version, "bytes": size}
             for name, (samples, version, size) in serving.datasets.items()
@@ -109,4 +122,5 @@ def _print(serving: Serving) -> None:
     ]
     print_table(("dataset", "samples", "size", "version"), rows)
     pages = f", health and metrics on {serving.http}" if serving.http else ""
-    print(f"listening on {serving.address}{pages}", flush=True)
+    kept = f", state in {serving.state}" if serving.state else ""
+    print(f"listening on {serving.address}{pages}{kept}", flush=True)

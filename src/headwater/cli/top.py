@@ -142,11 +142,13 @@ def _share(rate: float, count: float) -> tuple[str, str]:
 
 _COUNTERS: dict[str, tuple[str, Callable[[float, float], tuple[str, str]]]] = {
     "headwater_bytes_sent_total": ("sent", _bytes),
+    "headwater_bytes_received_total": ("received", _bytes),
     "headwater_bytes_avoided_total": ("avoided by", _bytes),
     "headwater_samples_total": ("samples", _number),
     "headwater_requests_total": ("requests", _number),
     "headwater_refused_total": ("refused", _number),
     "headwater_stall_seconds_total": ("in", _share),
+    "headwater_model_switches_total": ("model switches", _number),
     "headwater_worker_restarts_total": ("worker restarts", _number),
     "headwater_unread_total": ("replies not read", _number),
     "headwater_audit_lost_total": ("audit lines lost", _number),

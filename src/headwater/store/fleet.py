@@ -194,8 +194,9 @@ class ShardedStore:
 class ShardedReader:
     """Reads for one run, with a reader of its own at each store."""
 
-    def __init__(self, store: ShardedStore, readers: Sequence[Reader]) -> None:
-        self._store, self._readers = store, readers
+    def __init__(self, store: ShardedStore, readers: Sequence[Reader], *, fields: bool = True) -> None:
+        """`fields`: whether the readers hand over further fields, which must be those of all stores."""
+        self._store, self._readers, self._fields = store, readers, fields
         self._lock = threading.Lock()
         self._requests: set[_Request[Fetched]] = set()
         self._over = False
@@ -234,7 +235,8 @@ class ShardedReader:
         ways = None if wanted.ways is None else wanted.ways[part.places]
         own = Wanted(part.positions, wanted.ids[part.places], wanted.epoch, ways)
         found = self._readers[part.store].fetch(own)
-        if len(found.failed) < len(found.values):  # samples that failed tell nothing of their fields
+        # samples that failed tell nothing of their fields
+        if self._fields and len(found.failed) < len(found.values):
             self._store.check_fields(part, found.fields)
         return found
 

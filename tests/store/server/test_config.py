@@ -37,6 +37,10 @@ tls_cert = "/etc/store.crt"
 plaintext = true
 audit_log = "~/audit.log"
 drain_seconds = 2.5
+state = "kept"
+labels = "postgresql+psycopg://store@db:5432/labels"
+model_bytes = "2GB"
+feature_bytes = "20GiB"
 
 [limits]
 bytes = "1MB"
@@ -83,6 +87,10 @@ def test_a_file_sets_everything_and_paths_are_relative_to_it(tmp_path: Path, els
         plaintext=True,
         audit_log=Path("~/audit.log").expanduser(),
         drain_seconds=2.5,
+        state=tmp_path / "kept",
+        labels="postgresql+psycopg://store@db:5432/labels",
+        model_bytes=2_000_000_000,
+        feature_bytes=20 << 30,
         limits=Limits(bytes=1_000_000, seconds=3),
         datasets={
             "photos": DatasetConfig(str(tmp_path / "photos"), label="cls", fields=("caption",)),
@@ -91,6 +99,12 @@ def test_a_file_sets_everything_and_paths_are_relative_to_it(tmp_path: Path, els
             ),
         },
     )
+
+
+def test_labels_may_be_a_file_beside_the_settings(tmp_path: Path, elsewhere: Path) -> None:
+    config = load(write(tmp_path, "state = 'kept'\nlabels = 'labels.db'"), {})
+    assert config.labels == str(tmp_path / "labels.db")
+    assert load(None, {"state": Path("kept")}).state == elsewhere / "kept"
 
 
 def test_flags_win_over_the_file_and_are_relative_to_the_current_folder(
@@ -185,6 +199,14 @@ def test_any_settings_survive_showing(
         ("send_seconds = inf", ["send_seconds"]),
         ("drain_seconds = nan", ["drain_seconds"]),
         ("limits = {bytes = 0}", ["limits", "bytes=0"]),
+        ("model_bytes = -1", ["model_bytes is -1"]),
+        ("feature_bytes = 'much'", ["'much'", "2GiB"]),
+        ("labels = 'labels.db'", ["a store with a state", "--state"]),
+        (
+            "state = 'x'\nlabels = 'postgresql://me:verysecretvalue@db/labels'",
+            ["holds a password", "~/.pgpass"],
+        ),
+        ("state = 'x'\nlabels = 'postgresql://db/x?password=verysecretvalue'", ["holds a password"]),
         ("listen = ", ["store.toml", "no TOML"]),
     ],
 )

@@ -30,10 +30,12 @@ from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.errors import DatasetNotFound, WrongUse
 from headwater.store.server.daemon import Daemon
+from headwater.store.server.tokens import SCOPES
 from headwater.store.wire import messages
 from headwater.store.wire.catalogue import combined
 from headwater.store.wire.messages import ACTIONS, BlocksRequest, IndexRequest, ReadRequest
 from headwater.store.wire.payloads import FACTS
+from held import make_state
 from stores import running_daemon, write_tokens
 from visitors import BODIES, Visitor, complaint_of
 
@@ -125,10 +127,11 @@ class Target:
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory, photo_folder: Path) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("hostile")
-    tokens = write_tokens(folder, caller={"secret": SECRET, "scopes": ["read", "admin"]})
+    tokens = write_tokens(folder, caller={"secret": SECRET, "scopes": list(SCOPES)})
     audit = folder / "audit.jsonl"
     ids = hw.open(photo_folder).index.ids[:4].tobytes()
-    with running_daemon({"photos": photo_folder}, token_file=tokens, audit_log=audit) as daemon:
+    kept = {"token_file": tokens, "audit_log": audit, "state": make_state(folder / "state")}
+    with running_daemon({"photos": photo_folder}, **kept) as daemon:
         good = ReadRequest("photos", daemon.serving.datasets["photos"][1], "caller", ids)
         with Visitor(daemon.serving.address, SECRET) as visitor:
             yield Target(daemon, visitor, good, photo_folder, audit)

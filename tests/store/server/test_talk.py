@@ -27,7 +27,7 @@ from headwater.store.server.prefix import Prefix
 from headwater.store.server.talk import Stay, Talk
 from headwater.store.server.workers import Workers
 from headwater.store.wire import messages
-from headwater.store.wire.messages import ACTIONS, PROTOCOLS, Hello, Release, Welcome
+from headwater.store.wire.messages import PROTOCOLS, Hello, Release, Welcome
 from headwater.store.wire.pages import content_of
 
 READER = Caller("reader", "ipv4:10.0.0.1:5", frozenset({"read"}))
@@ -129,8 +129,23 @@ class TestStatus:
 
     def test_every_action_is_answered(self, talk: Talk) -> None:
         bodies = {"hello": messages.encode(Hello([1], "v")), "release": messages.encode(Release())}
-        for action in ACTIONS:
+        for action in ("hello", "health", "status", "release"):
             assert talk.answer(action, bodies.get(action, b""), READER)
+
+    def test_others_answer_for_what_is_theirs(
+        self, datasets: dict[str, LocalStore], workers: Workers
+    ) -> None:
+        asked: list[tuple[bytes, Caller]] = []
+
+        def answer(body: bytes, caller: Caller) -> bytes:
+            asked.append((body, caller))
+            return b"theirs"
+
+        talk = Talk(make_desk(datasets, workers), workers, {"models": answer})
+        assert talk.answer("models", b"body", READER) == b"theirs"
+        assert asked == [(b"body", READER)]
+        with pytest.raises(HeadwaterError, match="does not answer the action 'model_take'"):
+            talk.answer("model_take", b"", READER)
 
 
 class TestRelease:

@@ -15,13 +15,17 @@ from headwater.errors import HeadwaterError, WrongUse
 from headwater.store.wire import messages
 from headwater.store.wire.messages import (
     ACTIONS,
+    CHANGES,
     MOST_TICKET_BYTES,
+    PART_BYTES,
     SCOPE_OF_ACTION,
     BlocksRequest,
     Complaint,
     DatasetFacts,
     Hello,
     IndexRequest,
+    ModelPart,
+    ModelSwitch,
     ReadRequest,
     Release,
     Welcome,
@@ -180,3 +184,18 @@ def test_another_message_is_refused_by_its_name(kind: type[Any]) -> None:
 def test_every_action_has_a_scope_and_a_meaning() -> None:
     assert set(SCOPE_OF_ACTION) == set(ACTIONS)
     assert all(ACTIONS.values())
+    assert set(ACTIONS) > CHANGES
+
+
+def test_a_part_of_a_model_fits_into_a_ticket() -> None:
+    part = ModelPart("0" * 32, "1" * 32, 1 << 47, bytes(PART_BYTES), checksum=(1 << 64) - 1)
+    assert len(messages.encode(part)) < MOST_TICKET_BYTES
+    assert messages.decode(ModelPart, messages.encode(part)) == part
+
+
+@pytest.mark.parametrize(
+    "digest", ["", "0" * 31, "0" * 33, "G" * 32, "0" * 32 + "\n", "../" * 10, None]
+)
+def test_what_is_no_digest_names_no_version(digest: object) -> None:
+    with pytest.raises(HeadwaterError, match="no ModelSwitch"):
+        messages.decode(ModelSwitch, msgspec.msgpack.encode({"name": "a", "version": digest}))

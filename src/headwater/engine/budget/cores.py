@@ -59,19 +59,21 @@ class Cores:
         self._recent = _Recent(self._seen)
 
     def reserve(
-        self, seconds: float, patience: float, *, gone: Callable[[], bool] = _never
+        self, seconds: float, patience: float, *, gone: Callable[[], bool] = _never, leave: float = 0.0
     ) -> Reservation | None:
         """Set CPU aside for work in a worker process, first come first served.
 
         None pushes back: the bucket will not hold that much within `patience` seconds, or `gone()` says that
-        nobody wants it any more. It is said at once when it is plain, rather than after the wait.
+        nobody wants it any more. It is said at once when it is plain, rather than after the wait. Who does
+        not matter as much as others asks to `leave` some in the bucket for them.
         """
         _check(seconds)
+        _check(leave)
         wish = Reservation(self, seconds)
         with self._changed:
             self._queue.append(wish)
             try:
-                return wish if self._obtain(wish, self._clock() + patience, gone) else None
+                return wish if self._obtain(wish, self._clock() + patience, gone, leave) else None
             finally:
                 self._queue.remove(wish)
                 self._changed.notify_all()
@@ -120,7 +122,7 @@ class Cores:
         """Debt beyond the window is forgiven: work that cannot be refused may exceed any budget."""
         return -self.cores * WINDOW_SECONDS
 
-    def _obtain(self, wish: Reservation, deadline: float, gone: Callable[[], bool]) -> bool:
+    def _obtain(self, wish: Reservation, deadline: float, gone: Callable[[], bool], leave: float) -> bool:
         while True:
             left = deadline - self._look()
             ahead = 0.0
@@ -129,7 +131,7 @@ class Cores:
                     break
                 ahead += other.seconds
             # What is larger than the bucket goes when the bucket is full.
-            missing = ahead + min(wish.seconds, self._most) - self._free
+            missing = ahead + min(wish.seconds + leave, self._most) - self._free
             if missing <= 0 and self._queue[0] is wish:
                 self._reserved += wish.seconds
                 return True

@@ -164,11 +164,16 @@ class Turn:
         """Bytes that it holds."""
         return 0 if self._claim.over else self._claim.memory
 
+    @property
+    def priority(self) -> str:
+        """With which it was let in."""
+        return PRIORITIES[self._claim.rank]
+
     def enter(self, further: Turnstile, *, memory: int, patience: float, gone: Callable[[], bool]) -> Turn:
         """Wait in a further queue, as the same client and with the same priority."""
-        claim, priority = self._claim, PRIORITIES[self._claim.rank]
+        claim = self._claim
         return further.enter(
-            claim.caller, claim.client, priority=priority, memory=memory, patience=patience, gone=gone
+            claim.caller, claim.client, priority=self.priority, memory=memory, patience=patience, gone=gone
         )
 
     def leave_slot(self) -> None:

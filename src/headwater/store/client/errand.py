@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -12,6 +13,7 @@ from headwater.errors import (
     DatasetStale,
     HeadwaterError,
     Incompatible,
+    ModelNotFound,
     Refused,
     StoreLost,
     WrongUse,
@@ -24,7 +26,7 @@ T = TypeVar("T")
 
 _IMPATIENT = 4.0  # times what is slow already, after which a request moves to another store
 _LEAST_IMPATIENT = 0.5
-_OF_ONE_STORE = (DatasetNotFound, DatasetStale, Incompatible, Refused, WrongUse)
+_OF_ONE_STORE = (DatasetNotFound, DatasetStale, Incompatible, ModelNotFound, Refused, WrongUse)
 """What one replica may say although another would answer: it serves something else by now."""
 
 
@@ -234,3 +236,32 @@ class Errand(Generic[T]):
             raise Abandoned("the run is over")
         if calls:
             self._answers.put(ended)
+
+
+class Errands:
+    """The errands of one run: all of them can be abandoned, and those that come later are at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: set[Errand[Any]] = set()
+        self._over = False
+
+    def run(self, errand: Errand[T]) -> T:
+        """Raises what `Errand.run` does."""
+        with self._lock:
+            self._under_way.add(errand)
+            over = self._over
+        if over:
+            errand.abandon()
+        try:
+            return errand.run()
+        finally:
+            with self._lock:
+                self._under_way.discard(errand)
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._over = True
+            errands = list(self._under_way)
+        for errand in errands:
+            errand.abandon()

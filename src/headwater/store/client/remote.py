@@ -22,7 +22,7 @@ from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
 from headwater.store.base import Site
 from headwater.store.client.cutting import Cutting, Opened
-from headwater.store.client.errand import Errand, TooSlow, locate
+from headwater.store.client.errand import Errand, Errands, TooSlow, locate
 from headwater.store.client.replicas import Replicas
 from headwater.store.client.traffic import Traffic
 from headwater.store.wire import messages, pages, payloads
@@ -142,8 +142,7 @@ class RemoteReader:
         self._store, self._fields, self._heads = store, fields, heads
         self.cutting = cutting
         self._lock = threading.Lock()
-        self._errands: set[Errand[Any]] = set()
-        self._over = False
+        self._errands = Errands()
 
     def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._store.sizes(positions)
@@ -152,11 +151,7 @@ class RemoteReader:
         return self._store.key(position)
 
     def abandon(self) -> None:
-        with self._lock:
-            self._over = True
-            errands = list(self._errands)
-        for errand in errands:
-            errand.abandon()
+        self._errands.abandon()
 
     def fetch(self, wanted: Wanted) -> Fetched:
         # another thread may lose its trust while requests are under way
@@ -164,7 +159,7 @@ class RemoteReader:
 
     def _fetch(self, wanted: Wanted, cutting: Cutting | None) -> Fetched:
         parts = self._divide(wanted, cutting)
-        return parts[0] if len(parts) == 1 else _join(parts)
+        return parts[0] if len(parts) == 1 else join(parts)
 
     def _divide(self, wanted: Wanted, cutting: Cutting | None) -> list[Fetched]:
         """Ask in pieces that the store takes and that end before their deadline."""
@@ -207,26 +202,18 @@ class RemoteReader:
         errand: Errand[Parcel] = Errand(
             self._store.replicas,
             ticket,
-            lambda reply: _accept(reply, wanted.ids, cut=cut, seal=seal),
+            lambda reply: accept(reply, wanted.ids, cut=cut, seal=seal),
             size=size,
             divisible=len(wanted.ids) > 1,
             begun=begun,
         )
-        with self._lock:
-            self._errands.add(errand)
-            over = self._over
-        if over:
-            errand.abandon()
         try:
             with self._store.traffic.awaiting(files=_mostly_files(request)):
-                parcel = errand.run()
+                parcel = self._errands.run(errand)
                 self._store.traffic.count(parcel.bytes)
         except StoreLost as error:
             position, epoch = int(wanted.positions[0]), wanted.epoch
             raise locate(error, self._store.known.name, position, f"epoch {epoch}") from error
-        finally:
-            with self._lock:
-                self._errands.discard(errand)
         count = _answered(parcel)
         return self._open(parcel.first(count), wanted.take(slice(count)), cutting, request)
 
@@ -243,7 +230,7 @@ class RemoteReader:
         return request if cutting is None else cutting.apply(request, wanted)
 
     def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None, request: ReadRequest) -> Fetched:
-        failed = {place: _error_of(text) for place, text in parcel.errors.items()}
+        failed = {place: error_of(text) for place, text in parcel.errors.items()}
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
         costs = _costs(parcel) if wanted.ways is not None else None
         if cutting is None or not request.cuts:
@@ -283,7 +270,8 @@ def _mostly_files(request: ReadRequest) -> bool:
     return bool(cut <= _FEW * len(request.cuts))
 
 
-def _accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool, seal: int) -> Parcel:
+def accept(reply: list[tuple[Any, Any]], ids: NDArray[np.int64], *, cut: bool, seal: int) -> Parcel:
+    """The samples of a reply; raises `Damaged` if they are not what was asked for, as it was sent."""
     if len(reply) != 1:
         raise Damaged(f"{len(reply)} batches instead of one")
     return payloads.unpack(reply[0][0], ids, cut=cut, seal=seal)
@@ -320,7 +308,7 @@ def _is_full(text: bytes) -> bool:
     return complaint.retry and complaint.kind == "Busy"
 
 
-def _error_of(text: bytes) -> Exception:
+def error_of(text: bytes) -> Exception:
     """The error that a store met with one sample; its kind must be one that concerns samples or files."""
     try:
         complaint: Complaint = messages.decode(Complaint, text)
@@ -345,7 +333,8 @@ def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[objec
     return {name: [row.get(name) for row in rows] for name in sorted(names)}
 
 
-def _join(parts: Sequence[Fetched]) -> Fetched:
+def join(parts: Sequence[Fetched]) -> Fetched:
+    """Parts of an answer, one behind the other."""
     begins = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
     names = {name for part in parts for name in part.fields}
     done = [np.zeros(len(part.values), np.uint8) if part.done is None else part.done for part in parts]

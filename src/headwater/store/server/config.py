@@ -38,9 +38,10 @@ _ADDRESS = re.compile(r"(\[[^\[\]/]+\]|[^\[\]:/\s]+):(\d{1,5})")
 _SCHEME = re.compile(r"[a-z][a-z0-9+]*://")
 _SHARD = re.compile(r"(?i)\.(tar|parquet)$")
 _SECRET = re.compile(r"(?i)secret|token|password|passphrase|key|credential")
+_PASSWORD = re.compile(r"(?i)^[^/]*://[^/]*:[^/]*@|[?&][^=]*pass[^=]*=")
 _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
-_PATHS = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "audit_log")
-_SIZES = ("memory", "request_bytes")
+_PATHS = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "audit_log", "state", "labels")
+_SIZES = ("memory", "request_bytes", "model_bytes", "feature_bytes", "image_bytes")
 _BUDGET = ("cores", "memory", "requests", "request_bytes", "request_samples")
 _FOLLOWS = {"cores": "from the machine", "requests": "from cores", "request_bytes": "from memory"}
 
@@ -63,7 +64,9 @@ class ServeConfig:
 
     `listen` and `http` are HOST:PORT, port 0 takes any free one; no `http` means no HTTP at all. Where
     `cores`, `requests` or `request_bytes` is None it follows from the machine and the other numbers.
-    `memory` and `request_bytes` are bytes. `limits` are the caps on one image.
+    `memory`, `request_bytes`, `model_bytes`, `feature_bytes` and `image_bytes` are bytes. `limits` are the
+    caps on one image. `state` is the folder of what the store keeps; without it the store serves data and
+    nothing else. `labels` is the URL of a label database elsewhere.
     """
 
     listen: str = "127.0.0.1:7077"
@@ -81,6 +84,11 @@ class ServeConfig:
     audit_log: Path | None = None
     drain_seconds: float = 30.0
     send_seconds: float = 60.0
+    state: Path | None = None
+    labels: str | None = None
+    model_bytes: int = 1 << 30
+    feature_bytes: int = 1 << 30
+    image_bytes: int = 0
     limits: Limits = field(default_factory=Limits)
     datasets: dict[str, DatasetConfig] = field(default_factory=dict)
 
@@ -92,6 +100,10 @@ class ServeConfig:
             raise WrongUse(f"drain_seconds is {self.drain_seconds}; give seconds, 0 for no waiting at all")
         if not (isfinite(self.send_seconds) and self.send_seconds > 0):
             raise WrongUse(f"send_seconds is {self.send_seconds}; give the seconds that a reply may take")
+        for name in ("model_bytes", "feature_bytes", "image_bytes"):
+            if getattr(self, name) < 0:
+                raise WrongUse(f"{name} is {getattr(self, name)}; give bytes, 0 for none at all")
+        _check_labels(self.labels, kept=self.state is not None)
         for name in self.datasets:
             _check_name(name)
 
@@ -290,6 +302,15 @@ def _check_name(name: str, *, of: str = "") -> None:
             f"{origin} cannot be a dataset's name; write NAME=DATA with 1 to 64 letters, digits and . _ -,"
             " a letter or digit first, and no two dots in a row"
         )
+
+
+def _check_labels(url: str | None, *, kept: bool) -> None:
+    if url is None:
+        return
+    if not kept:
+        raise WrongUse("labels are kept by a store with a state; give the folder as state, or --state")
+    if _PASSWORD.search(url):
+        raise WrongUse("the URL of the label database holds a password; use PGPASSWORD or ~/.pgpass instead")
 
 
 def _convert(settings: Mapping[str, Any], where: str) -> ServeConfig:

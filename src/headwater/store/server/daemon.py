@@ -22,13 +22,18 @@ from headwater.store.local import LocalStore
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.config import DatasetConfig, ServeConfig, split_address
 from headwater.store.server.desk import Desk
+from headwater.store.server.features import FeatureDesk
 from headwater.store.server.guard import ANONYMOUS, Caller, Guard
 from headwater.store.server.http import HttpServer
+from headwater.store.server.jobdesk import JobDesk
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.modeldesk import ModelDesk
 from headwater.store.server.pacing import Pacing
 from headwater.store.server.prefix import Prefix
 from headwater.store.server.sending import Sending, hang_up
 from headwater.store.server.service import Service
+from headwater.store.server.state import State
+from headwater.store.server.studios import Studios
 from headwater.store.server.talk import Talk
 from headwater.store.server.tls import TlsFiles, check_exposure
 from headwater.store.server.tokens import Tokens
@@ -44,11 +49,12 @@ _ITSELF = Caller(ANONYMOUS, "")
 
 @dataclass(frozen=True)
 class Serving:
-    """What is being served, and where; a dataset is (samples, version, bytes)."""
+    """What is being served, and where; a dataset is (samples, version, bytes), `state` a folder."""
 
     address: str
     http: str | None
     datasets: Mapping[str, tuple[int, str, int]]
+    state: str | None = None
 
 
 def serve(config: ServeConfig, *, ready: Callable[[Serving], None]) -> None:
@@ -76,6 +82,7 @@ class Daemon:
             host, _ = split_address(address)
             check_exposure(host, tls=bool(self._tls), tokens=bool(self._tokens), plaintext=config.plaintext)
         self._ending = ExitStack()
+        self._state: State | None = None
         self._carried: dict[str, int] = {}
 
     def __enter__(self) -> Daemon:
@@ -111,6 +118,8 @@ class Daemon:
     def _start(self, stack: ExitStack) -> None:
         config = self._config
         budget = config.budget()
+        if config.state is not None:
+            self._state = stack.enter_context(State(config.state, labels=config.labels))
         stores = _open_all(config.datasets, stack)
         self._ledger = Ledger()
         self._audit = AuditLog(config.audit_log)
@@ -122,18 +131,30 @@ class Daemon:
         cores = Cores(budget.cores)
         prefix = Prefix(self._workers, cores, self._ledger)
         desk = Desk(stores, budget, turnstile, Pacing(cores), prefix, self._ledger, config.limits)
-        self._talk = Talk(desk, self._workers)
+        models = ModelDesk(self._state, self._ledger, most_bytes=config.model_bytes)
+        self._studios = studios = Studios(
+            self._state,
+            desk,
+            cores,
+            feature_bytes=config.feature_bytes,
+            image_bytes=config.image_bytes,
+        )
+        stack.callback(studios.close)
+        self._jobs = JobDesk(self._state, desk, studios.open)
+        self._talk = Talk(desk, self._workers, {**models.answers, **self._jobs.answers})
         self._watch(desk, cores)
         guard = Guard(self._tokens, open_to_all=not self._tokens, audit=self._audit)
         self._sending = Sending(config.send_seconds)
-        self._service = service = self._listen(desk, guard)
+        self._service = service = self._listen(desk, guard, FeatureDesk(desk, studios.answer))
         stack.callback(_shut_down, service)
         http = self._listen_http(guard, stack)
         self.serving = Serving(
             _address("grpc+tls" if self._tls else "grpc", config.listen, service.port),
             None if http is None else _address("https" if self._tls else "http", config.http or "", http),
             {name: _facts(store) for name, store in stores.items()},
+            None if config.state is None else os.fspath(config.state),
         )
+        stack.enter_context(self._jobs)
 
     def _start_workers(self) -> None:
         try:
@@ -152,11 +173,14 @@ class Daemon:
             "headwater_memory_budget_bytes": lambda: desk.budget.memory,
             "headwater_draining": lambda: float(self._talk.draining),
             "headwater_quarantined_samples": lambda: len(self._workers.quarantined),
+            "headwater_jobs": lambda: self._jobs.unfinished,
+            "headwater_models_loaded_bytes": lambda: self._studios.loaded_bytes,
+            "headwater_kept_bytes": lambda: self._studios.kept_bytes,
         }
         for name, value in gauges.items():
             self._ledger.watch(name, value)
 
-    def _listen(self, desk: Desk, guard: Guard) -> Service:
+    def _listen(self, desk: Desk, guard: Guard, features: FeatureDesk) -> Service:
         location = _address("grpc+tls" if self._tls else "grpc", self._config.listen, None)
         arguments: dict[str, Any] = dict(self._tls.flight_arguments())
         try:
@@ -165,6 +189,7 @@ class Daemon:
                 desk,
                 self._talk,
                 guard,
+                features=features,
                 audit=self._audit,
                 sending=self._sending,
                 **arguments,

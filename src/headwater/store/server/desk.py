@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.data.image import Limits
-from headwater.engine.budget import Budget, Busy, Turnstile
+from headwater.engine.budget import Budget, Busy, Turn, Turnstile
 from headwater.engine.fetching import Fetched, fetch_files
 from headwater.errors import (
     DatasetNotFound,
@@ -88,6 +88,21 @@ class Desk:
             finally:  # also of a reply that nobody read
                 self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
 
+    @contextmanager
+    def files(
+        self, store: LocalStore, positions: NDArray[np.int64], wish: Wish
+    ) -> Iterator[tuple[Turn, Fetched]]:
+        """The files at these positions, read in their turn, which holds their memory until the block ends."""
+        whole = ReadRequest("", "", wish.client, b"")
+        with ExitStack() as stack:
+            begun, found = self._take_in(whole, store, positions, wish, stack)
+            begun.release()  # what is done with them asks for CPU of its own
+            yield begun.turn, found
+
+    def weigh(self, store: LocalStore, positions: NDArray[np.int64]) -> int:
+        """Bytes that these files are expected to have."""
+        return max(min(int(store.index.sizes[positions].sum()), self.budget.request_bytes), _ROW_BYTES)
+
     def send(
         self, page: Callable[[], Any], who: tuple[str, str], *, size: int, gone: Callable[[], bool]
     ) -> Iterator[Any]:
@@ -115,18 +130,10 @@ class Desk:
         return begun
 
     def _ids(self, request: ReadRequest) -> NDArray[np.int64]:
-        count, rest = divmod(len(request.ids), 8)
-        if rest or not count:
-            raise WrongUse(f"{len(request.ids)} bytes of ids; eight per sample, and at least one sample")
-        if count > self.budget.request_samples:
-            raise WrongUse(f"{count:,} samples at once; this store answers {self.budget.request_samples:,}")
+        ids = parse_ids(request.ids, self.budget.request_samples)
         lengths = {len(request.cuts), len(request.codecs)}
-        if lengths not in ({0}, {count}):
-            raise WrongUse(f"{count} ids with {len(request.cuts)} cuts and {len(request.codecs)} codecs")
-        ids = np.frombuffer(request.ids, "<i8").astype(np.int64)
-        ordered = np.sort(ids)
-        if (ordered[1:] == ordered[:-1]).any():
-            raise WrongUse("an id stands twice in one request")
+        if lengths not in ({0}, {len(ids)}):
+            raise WrongUse(f"{len(ids)} ids with {len(request.cuts)} cuts and {len(request.codecs)} codecs")
         return ids
 
     def _weigh(self, store: LocalStore, positions: NDArray[np.int64], heads: int) -> int:
@@ -209,6 +216,20 @@ class Desk:
                 errors[place] = complain(error, store)
                 encoded.append(b"")
         return encoded
+
+
+def parse_ids(data: bytes, most: int) -> NDArray[np.int64]:
+    """The ids of a request; raises `WrongUse` for none, for more than `most`, for one that stands twice."""
+    count, rest = divmod(len(data), 8)
+    if rest or not count:
+        raise WrongUse(f"{len(data)} bytes of ids; eight per sample, and at least one sample")
+    if count > most:
+        raise WrongUse(f"{count:,} samples at once; this store answers {most:,}")
+    ids = np.frombuffer(data, "<i8").astype(np.int64)
+    ordered = np.sort(ids)
+    if (ordered[1:] == ordered[:-1]).any():
+        raise WrongUse("an id stands twice in one request")
+    return ids
 
 
 class _Files:

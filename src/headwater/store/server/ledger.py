@@ -39,7 +39,10 @@ METRICS: dict[str, Metric] = {
         "counter",
         "Bytes of payload sent to clients.",
         "kind",
-        ("raw", "pixels", "zstd", "jxl1", "jxl3", *EXCERPTS, "index", "fields"),
+        ("raw", "pixels", "zstd", "jxl1", "jxl3", *EXCERPTS, "index", "fields", "features"),
+    ),
+    "headwater_bytes_received_total": Metric(
+        "counter", "Bytes that clients sent for the store to keep.", "kind", ("model",)
     ),
     "headwater_bytes_avoided_total": Metric(
         "counter", "Bytes that did not cross the link, against raw samples.", "cause", ("cut", "codec")
@@ -50,6 +53,15 @@ METRICS: dict[str, Metric] = {
         "outcome",
         ("raw", "cut", "pushed_back", "failed", "quarantined"),
     ),
+    "headwater_features_total": Metric(
+        "counter", "Samples whose features were asked for.", "outcome", ("kept", "made", "failed")
+    ),
+    "headwater_labels_total": Metric(
+        "counter",
+        "Samples that jobs have labelled anew.",
+        "outcome",
+        ("labelled", "unchanged", "changed", "skipped", "failed", "protected"),
+    ),
     "headwater_requests_total": Metric("counter", "Requests accepted.", "action"),
     "headwater_refused_total": Metric("counter", "Requests refused.", "reason"),
     "headwater_stall_seconds_total": Metric(
@@ -58,6 +70,7 @@ METRICS: dict[str, Metric] = {
         "stage",
         ("queue", "cores", "read", "steps", "send"),
     ),
+    "headwater_model_switches_total": Metric("counter", "Times that another version was put in force."),
     "headwater_worker_restarts_total": Metric("counter", "Worker processes that had to be started again."),
     "headwater_unread_total": Metric(
         "counter", "Connections that were ended because a reply was not read in time."
@@ -72,6 +85,9 @@ METRICS: dict[str, Metric] = {
     "headwater_memory_budget_bytes": Metric("gauge", "Bytes that requests may hold."),
     "headwater_draining": Metric("gauge", "1 while the store finishes its last requests."),
     "headwater_uptime_seconds": Metric("gauge", "Seconds since the store began."),
+    "headwater_jobs": Metric("gauge", "Jobs that wait or run."),
+    "headwater_models_loaded_bytes": Metric("gauge", "Bytes of the models that are loaded, about."),
+    "headwater_kept_bytes": Metric("gauge", "Bytes on disk of features and images that are kept."),
     "headwater_quarantined_samples": Metric("gauge", "Samples that are no longer decoded here."),
 }
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from headwater.data.codecs.excerpts import EXCERPT_CUT, EXCERPTS, known_codecs, takes_excerpts
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
-from headwater.engine.budget import Busy, Cores, Gone, Turn, Turnstile
+from headwater.engine.budget import Busy, Cores, Gone, Reservation, Turn, Turnstile
 from headwater.errors import WrongUse
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.spending import pause, set_aside
 from headwater.store.server.workers import (
     BORROW_SECONDS,
     Done,
@@ -82,7 +83,7 @@ class Prefix:
         pipeline = self._pipeline(request)
         reach = self._reach(pipeline, request)
         cuts = np.minimum(np.frombuffer(request.cuts, np.uint8), reach)
-        cuts[cuts > _modest(request.steps)] = 0
+        cuts[cuts > modest(request.steps)] = 0
         codecs = _codec_names(request, len(ids))
         excerpts = np.fromiter((codec in EXCERPTS for codec in codecs), bool, len(codecs))
         cuts[excerpts & ((cuts != EXCERPT_CUT) | (not takes_excerpts(pipeline)))] = 0
@@ -109,6 +110,24 @@ class Prefix:
             if done is not None:
                 self._take(made, done, work, places, request, turn)
         return made
+
+    def insist(self, work: Work, files: Sequence[Any], turn: Turn, *, gone: Callable[[], bool]) -> Done:
+        """One chunk, however long its turn and its cores are in coming: for what is of no use as files.
+
+        Raises `Gone` when `gone()` says that nobody wants it any more, and `WorkersFailed`.
+        """
+        size = sum(map(len, files))
+        while not gone():
+            try:
+                with self._enter(size, turn, gone):
+                    seconds = size * self._seconds_per_byte
+                    reserved = set_aside(self._cores, seconds, priority=turn.priority, gone=gone)
+                    if reserved is not None:
+                        return self._run(work, files, reserved)
+            except (Busy, WorkersBusy):
+                continue
+            pause()
+        raise Gone("nobody waits for these samples any more")
 
     def _enter(self, size: int, turn: Turn, gone: Callable[[], bool]) -> Turn:
         """Wait for a worker, in an order that is fair between clients by the bytes of their files."""
@@ -176,16 +195,22 @@ class Prefix:
         reserved = self._cores.reserve(size * self._seconds_per_byte, _PATIENCE)
         if reserved is None:
             return None
-        with reserved:
-            try:
-                done = self._workers.run(work, files)
-            except WorkersFailed as error:
-                if not self._broken:
-                    log.error("%s; samples go out as they are", error)
-                self._broken = True
-                return None
-            reserved.settle(done.cpu_seconds)
+        try:
+            done = self._run(work, files, reserved)
+        except WorkersFailed as error:
+            if not self._broken:
+                log.error("%s; samples go out as they are", error)
+            self._broken = True
+            return None
         self._broken = False
+        return done
+
+    def _run(self, work: Work, files: Sequence[Any], reserved: Reservation) -> Done:
+        """In a worker, with CPU that was set aside; what it took is learned from."""
+        size = sum(map(len, files))
+        with reserved:
+            done = self._workers.run(work, files)
+            reserved.settle(done.cpu_seconds)
         with self._lock:
             # A worker's first chunk also loads libraries: one chunk alone does not teach much.
             measured = min(done.cpu_seconds / max(size, 1), 2 * self._seconds_per_byte)
@@ -248,7 +273,7 @@ def _avoided(facts: NDArray[np.void], lengths: NDArray[np.int64], sizes: NDArray
     return {"cut": int(by_cut.sum()), "codec": int((total - by_cut).sum())}
 
 
-def _modest(steps: Sequence[Mapping[str, Any]]) -> int:
+def modest(steps: Sequence[Mapping[str, Any]]) -> int:
     """How many leading steps a store runs for anybody.
 
     Beyond that, one request could keep a worker busy until it is taken for hung, and the sample that it was

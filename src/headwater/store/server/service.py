@@ -21,20 +21,23 @@ from headwater.engine.budget import Busy, Gone
 from headwater.errors import HeadwaterError, Incompatible, Refused, Unreachable
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.desk import Desk
+from headwater.store.server.features import FeatureDesk
 from headwater.store.server.guard import Caller, Guard
 from headwater.store.server.ledger import Ledger
+from headwater.store.server.noting import ADDED_UP, facts_in
 from headwater.store.server.peers import limited_address
 from headwater.store.server.sending import Sending
 from headwater.store.server.talk import Stay, Talk
 from headwater.store.wire import messages, pages
 from headwater.store.wire.messages import (
     ACTIONS,
+    CHANGES,
     SCOPE_OF_ACTION,
     BlocksRequest,
     Complaint,
+    FeatureRequest,
     IndexRequest,
     ReadRequest,
-    Release,
     Request,
 )
 from headwater.store.wire.payloads import CUT, RAW, seal_of
@@ -89,7 +92,7 @@ class _Call:
 
     @property
     def samples(self) -> int:
-        return len(self.request.ids) // 8 if isinstance(self.request, ReadRequest) else 0
+        return len(self.request.ids) // 8 if isinstance(self.request, ReadRequest | FeatureRequest) else 0
 
     @property
     def who(self) -> tuple[str, str]:
@@ -157,11 +160,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         talk: Talk,
         guard: Guard,
         *,
+        features: FeatureDesk,
         audit: AuditLog,
         sending: Sending,
         **tls: Any,
     ) -> None:
         self._desk, self._talk, self._guard, self._audit = desk, talk, guard, audit
+        self._features = features
         self._sending = sending
         self._ledger: Ledger = desk.ledger
         super().__init__(location, middleware={"headers": _HeadersFactory()}, **tls)
@@ -188,6 +193,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(request, ReadRequest):
             batches = self._desk.read(request, call.who[0], call.gone, call.seal)
             return flight.GeneratorStream(CUT if request.cuts else RAW, self._send(call, batches))
+        if isinstance(request, FeatureRequest):
+            found = self._features.read(request, call.who[0], call.gone, call.seal)
+            return flight.GeneratorStream(RAW, self._send(call, found))
         if isinstance(request, IndexRequest):
             return self._index(request, call)
         return self._blocks(request, call)
@@ -257,18 +265,29 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             self._check_open()
         body = action.body.to_pybytes() if action.body.size <= messages.MOST_TICKET_BYTES else b""
         try:
-            answer = self._talk.answer(action.type, body, caller)
+            answer = self._act(action.type, body, caller)
         except Exception as error:
             self._note_action(action.type, body, caller, type(error).__name__)
             raise
         self._note_action(action.type, body, caller, "ok")
         return [flight.Result(pa.py_buffer(answer))]
 
+    def _act(self, action: str, body: bytes, caller: Caller) -> bytes:
+        if action not in CHANGES:
+            return self._talk.answer(action, body, caller)
+        stay = self._talk.begin()
+        try:
+            self._check_open()  # after it was counted: a drain waits for it, or it is refused
+            return self._talk.answer(action, body, caller)
+        finally:
+            stay.end()
+
     def _note_action(self, action: str, body: bytes, caller: Caller, outcome: str) -> None:
-        if action == "status":  # asked for every second by whoever watches
-            self._audit.read(caller, "", samples=0, bytes=0, outcome=outcome, action=action)
+        if action in ADDED_UP:
+            size = len(body) if action in CHANGES else 0
+            self._audit.read(caller, "", samples=0, bytes=size, outcome=outcome, action=action)
         elif SCOPE_OF_ACTION[action]:
-            self._audit.event(action, caller, outcome=outcome, ids=_ids_in(body))
+            self._audit.event(action, caller, dataset="", outcome=outcome, **facts_in(action, body))
 
     @_at_the_edge
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
@@ -324,12 +343,3 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightUnavailableError(
                 "the store is draining; ask a replica, or wait until it is back"
             )
-
-
-def _ids_in(body: bytes) -> str:
-    """The samples that a release names, for the audit log; `all` where it names none."""
-    try:
-        ids = messages.decode(Release, body).ids
-    except HeadwaterError:
-        return "unreadable"
-    return ",".join(map(str, ids[:64])) or "all"

@@ -20,6 +20,9 @@ from headwater.store.wire import messages
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Release, Welcome
 from headwater.store.wire.pages import content_of
 
+Answer = Callable[[bytes, Caller], bytes]
+"""From the body of an action and who asks to what is sent back."""
+
 
 class Stay:
     """One request under way. It also ends when nobody holds it any more: a stream may never be begun."""
@@ -40,8 +43,9 @@ class Stay:
 class Talk:
     """Answers actions. Counts the streams under way, so that a drain knows when it is over."""
 
-    def __init__(self, desk: Desk, workers: Workers) -> None:
-        self._desk, self._workers = desk, workers
+    def __init__(self, desk: Desk, workers: Workers, answers: Mapping[str, Answer] | None = None) -> None:
+        """`answers` are those to the actions that are not about the store itself."""
+        self._desk, self._workers, self._answers = desk, workers, answers or {}
         self._begun = time.monotonic()
         self._facts = {name: _facts(store) for name, store in desk.datasets.items()}
         self._idle = threading.Condition()
@@ -51,13 +55,17 @@ class Talk:
 
     def answer(self, action: str, body: bytes, caller: Caller) -> bytes:
         """Raises `Incompatible`, or `HeadwaterError` for a message that is none."""
+        if action in self._answers:
+            return self._answers[action](body, caller)
         if action == "hello":
             return messages.encode(messages.sealed(self._welcome(messages.decode(Hello, body), caller)))
         if action == "health":
             return msgspec.json.encode(self.health())
         if action == "release":
             return msgspec.json.encode({"released": self._release(messages.decode(Release, body).ids)})
-        return msgspec.json.encode(self.status(caller))
+        if action == "status":
+            return msgspec.json.encode(self.status(caller))
+        raise HeadwaterError(f"this store does not answer the action {action!r}")
 
     def health(self) -> dict[str, str]:
         return {"status": "draining" if self.draining else "ok"}
@@ -101,11 +109,15 @@ class Talk:
     def uptime(self) -> float:
         return time.monotonic() - self._begun
 
-    def begin(self, client: str) -> Stay:
-        """Count a request from now until what is returned is ended, or dropped."""
+    def begin(self, client: str | None = None) -> Stay:
+        """Count a request from now until what is returned is ended, or dropped.
+
+        One for samples names its `client`.
+        """
         with self._idle:
             self._under_way += 1
-            self._seen[client] = time.monotonic()
+            if client is not None:
+                self._seen[client] = time.monotonic()
         return Stay(self._end)
 
     def clients(self) -> int:

@@ -1,7 +1,7 @@
 """What is said over the wire: small msgpack messages of names, numbers and texts. No code, no pickle.
 
-A request is a Flight ticket and asks for one stream; it changes nothing and may be sent again. Actions
-are `hello`, `status`, `health` and `release`.
+A request is a Flight ticket and asks for one stream; it changes nothing. Actions are listed in `ACTIONS`.
+Either may be sent again: the second time it finds done what the first has done.
 """
 
 from __future__ import annotations
@@ -28,18 +28,46 @@ ACTIONS = {
     "health": "whether the store takes requests",
     "status": "counters, budget and datasets",
     "release": "let quarantined samples be decoded again",
+    "models": "versions of models that the store holds, and which are in force",
+    "model_offer": "say which version will be sent; how much of it has come already",
+    "model_part": "a part of what was offered",
+    "model_take": "verify what was sent, keep it as a version, and put it in force if asked",
+    "model_switch": "put a version in force",
+    "model_rollback": "put the version in force that was before",
+    "jobs": "what the store does by itself, and how far it has come",
+    "job_start": "begin a job, or find the one that does the same",
+    "job_stop": "end jobs where they are",
 }
 SCOPE_OF_ACTION: dict[str, tuple[str, ...]] = {
     "hello": (),
     "health": (),
     "status": ("read", "admin"),
     "release": ("admin",),
+    "models": ("models", "read"),
+    "model_offer": ("models",),
+    "model_part": ("models",),
+    "model_take": ("models",),
+    "model_switch": ("models",),
+    "model_rollback": ("models",),
+    "jobs": ("jobs",),
+    "job_start": ("jobs",),
+    "job_stop": ("jobs",),
 }
 """What a token must allow, one of these; none named: any token will do."""
+CHANGES = frozenset(
+    {
+        *("model_offer", "model_part", "model_take", "model_switch", "model_rollback"),
+        *("job_start", "job_stop"),
+    }
+)
+"""Actions that change what a store keeps: refused while it drains, and a drain waits for those under way."""
+PART_BYTES = 1 << 19
+"""What a client sends of a model at once; with what stands around it, well below a ticket."""
 
 Name = Annotated[str, msgspec.Meta(max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,13 +157,184 @@ class BlocksRequest(Message, frozen=True, tag="blocks"):
     client: Name
 
 
+class FeatureRequest(Message, frozen=True, tag="features"):
+    """What frozen layers make of samples: a vector of float16, little-endian, for each.
+
+    `model` is a trunk's digest. `steps` are those per sample that images go through before it, if not the
+    model's own; `seed` and `epoch` key their draws.
+    """
+
+    dataset: Name
+    version: Name
+    client: Name
+    ids: bytes
+    model: Digest
+    steps: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=255)] = []
+    seed: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
+
+
 class Release(Message, frozen=True):
     """Which quarantined samples to try again; none named: all."""
 
     ids: list[int] = []
 
 
-Request = ReadRequest | IndexRequest | BlocksRequest
+class ModelQuery(Message, frozen=True):
+    """What does the store hold? `version` (digest, its beginning, or a name) asks for a manifest too."""
+
+    version: Name = ""
+
+
+class VersionFacts(Message, frozen=True):
+    """One version at a store: its manifest in short. `bytes` are those of its tensors, `by` what made it."""
+
+    digest: str
+    name: str
+    parent: str | None
+    by: str
+    bytes: int
+    classes: int
+    features: int
+    tensors: int
+    time: str
+    graphs: list[str]
+
+
+class Inventory(Message, frozen=True):
+    """What a store holds: `current` is name > digest in force and those before it, the last one first."""
+
+    current: dict[str, list[str]]
+    versions: list[VersionFacts]
+    manifest: bytes = b""
+
+
+class ModelOffer(Message, frozen=True):
+    """A version that will come: its manifest (JSON), and length and digest of the `Shipment` that makes it.
+
+    `base` is the version that the shipment's delta is applied to, if it needs one.
+    """
+
+    manifest: bytes
+    length: Count
+    digest: Digest
+    base: Digest | None = None
+
+
+class ModelPart(Message, frozen=True):
+    """Bytes of the shipment of `digest`, from `offset` on; `checksum` is XXH3 with 64 bits of them."""
+
+    version: Digest
+    digest: Digest
+    offset: Count
+    data: bytes
+    checksum: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Arrived(Message, frozen=True):
+    """How many bytes of a shipment have come; `held`: the version is here, nothing more is needed."""
+
+    have: int
+    held: bool = False
+
+
+class ModelTake(Message, frozen=True):
+    """All of the shipment of `digest` has come: make the version of it, and with `switch` put it in force."""
+
+    version: Digest
+    digest: Digest
+    switch: bool = False
+
+
+class ModelSwitch(Message, frozen=True):
+    """Which version is to be in force under a name."""
+
+    name: Name
+    version: Digest
+
+
+class ModelRollback(Message, frozen=True):
+    """Put the version in force that was before `current`; where that is not in force, nothing happens."""
+
+    name: Name
+    current: Digest
+
+
+class InForce(Message, frozen=True):
+    """What is in force under a name now, empty for nothing, and what was before, the last one first."""
+
+    name: str
+    current: str
+    before: list[str]
+
+
+class Shipment(Message, frozen=True):
+    """What is uploaded: graphs by digest that the store lacks, and the delta of the tensors."""
+
+    graphs: dict[str, bytes]
+    delta: bytes
+
+
+class JobStart(Message, frozen=True):
+    """Begin a job. `model` is a digest, its beginning, or a name: the version in force there.
+
+    `key` is the caller's own for this job: sent again, it finds the same one. `opinions` asks the model about
+    samples with somebody else's label too, `over_imports` lets it replace labels that came with the data.
+    """
+
+    kind: Name
+    dataset: Name
+    model: Name
+    key: Name
+    opinions: bool = False
+    over_imports: bool = False
+
+
+class JobQuery(Message, frozen=True):
+    """Which jobs to tell of; none named: all."""
+
+    ids: Annotated[list[Name], msgspec.Meta(max_length=1000)] = []
+
+
+class JobStop(Message, frozen=True):
+    """Which jobs to end."""
+
+    ids: Annotated[list[Name], msgspec.Meta(max_length=1000)]
+
+
+class FailedSample(Message, frozen=True):
+    """A sample with which a job could do nothing, and why."""
+
+    id: int
+    key: str
+    reason: str
+
+
+class JobFacts(Message, frozen=True):
+    """One job: what it is about, how far it is (`done` of `total` samples), and what became of them."""
+
+    id: str
+    kind: str
+    dataset: str
+    version: str
+    model: str
+    state: str
+    begun: str
+    ended: str = ""
+    error: str = ""
+    done: int = 0
+    total: int = 0
+    counts: dict[str, int] = {}
+    failures: list[FailedSample] = []
+
+
+class JobList(Message, frozen=True):
+    """Jobs of a store, the oldest first."""
+
+    jobs: list[JobFacts]
+
+
+Request = ReadRequest | IndexRequest | BlocksRequest | FeatureRequest
 
 
 class Complaint(Message, frozen=True):

@@ -1,0 +1,181 @@
+"""`headwater models sync`, and what the other verbs of `headwater models` do with `--at STORE`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from headwater.cli.linking import Ca, Cert, Key, TokenFile
+from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table
+from headwater.errors import WrongUse
+from headwater.models.registry import Registry
+from headwater.models.shelf import models_folder
+from headwater.models.version import ModelVersion
+from headwater.store.client.link import Link
+from headwater.store.wire.messages import Inventory, VersionFacts
+
+At = Annotated[
+    str | None, typer.Option("--at", metavar="STORE", help="Of a store, grpc+tls://HOST:PORT, instead.")
+]
+_SHOWN = 12
+_DEADLINE_SECONDS = 10.0
+
+
+def sync(
+    stores: Annotated[
+        list[str], typer.Argument(metavar="STORE...", help="grpc://HOST:PORT or grpc+tls://HOST:PORT, each.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Which model; else all that are in force.")] = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for stores that are away.")
+    ] = 0.0,
+    registry: Annotated[
+        Path | None,
+        typer.Option("--registry", metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's folder."),
+    ] = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    json: JsonFlag = False,
+) -> None:
+    """Have at the stores in force what is in force here, with the fewest bytes."""
+    source = Registry(registry or models_folder())
+    names = [name] if name is not None else source.names()
+    if not names:
+        raise WrongUse(f"no model is in force in {source.folder}; push one with `headwater models push`")
+    link = Link(ca=ca, cert=cert, key=key, deadline_seconds=_DEADLINE_SECONDS)
+    found = send_all(source, names, stores, token=token_file, link=link, wait=wait)
+    errors = [row["error"] for row in found if row["error"]]
+    if json:
+        print_json({"ok": not errors, "deliveries": found})
+    else:
+        print_table(("model", "version", "store", "sent", "of", "as", "result"), map(_row, found))
+    if errors:
+        raise typer.Exit(errors[0]["exit_code"])
+
+
+def send_all(
+    source: Registry,
+    names: Sequence[str],
+    stores: Sequence[str],
+    *,
+    token: Path | None,
+    link: Link,
+    wait: float,
+) -> list[dict[str, Any]]:
+    """What became of each model at each store, as plain data. A store that is away is left out after that."""
+    from headwater.store.pushing import Delivery, push
+
+    found: list[dict[str, Any]] = []
+    away: dict[str, Delivery] = {}
+    for name in names:
+        version, there = source.current(name), [store for store in stores if store not in away]
+        if not there:
+            found += [_describe(name, version, away[store]) for store in stores]
+            continue
+        with _bars(name, there) as watch:
+            done = push(
+                source,
+                there,
+                version.digest,
+                name=name,
+                token=token,
+                link=link,
+                wait_seconds=wait,
+                watch=watch,
+            )
+        away |= {delivery.store: delivery for delivery in done if delivery.away}
+        at = {delivery.store: delivery for delivery in done} | away
+        found += [_describe(name, version, at[store]) for store in stores]
+    return found
+
+
+def _describe(name: str, version: ModelVersion, delivery: Any) -> dict[str, Any]:
+    error = delivery.error
+    return {
+        "store": delivery.store,
+        "model": name,
+        "version": version.digest,
+        "kind": delivery.kind,
+        "sent_bytes": delivery.sent_bytes,
+        "whole_bytes": version.nbytes,
+        "seconds": delivery.seconds,
+        "away": delivery.away,
+        "error": error
+        and {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code},
+    }
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    sent, whole = format_bytes(row["sent_bytes"]), format_bytes(row["whole_bytes"])
+    result = f"{row['error']['kind']}: {row['error']['message']}" if row["error"] else "in force"
+    return row["model"], row["version"][:_SHOWN], row["store"], sent, whole, row["kind"], result
+
+
+@contextmanager
+def _bars(name: str, stores: Sequence[str]) -> Iterator[Any]:
+    """A bar for each store, on a terminal; a function that moves them."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda store, have, total: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        tasks = {store: shown.add_task(f"{name} to {store}", total=None) for store in stores}
+        yield lambda store, have, total: shown.update(tasks[store], completed=have, total=max(total, 1))
+
+
+def check_one_place(registry: Path | None, at: str | None) -> None:
+    """Raise `WrongUse` where both a folder and a store are named."""
+    if registry is not None and at is not None:
+        raise WrongUse("--registry and --at name two places; give one of them")
+
+
+def take_stock(at: str, token: Path | None, link: Link, *, version: str = "") -> Inventory:
+    """What a store holds."""
+    from headwater.store.client.models import models_of
+
+    with models_of(at, token=token, link=link) as models:
+        return models.inventory(version)
+
+
+def put_in_force(at: str, token: Path | None, link: Link, *, name: str, to: str | None) -> dict[str, Any]:
+    """Put the version before in force at a store, or the one that `to` names; as `describe` has it."""
+    from headwater.store.client.models import models_of
+
+    with models_of(at, token=token, link=link) as models:
+        if to is None:
+            digest = models.rollback(name).current
+        else:
+            digest = ModelVersion.from_json(models.inventory(to).manifest).digest
+            models.switch(name, digest)
+        held = models.inventory()
+    return next(describe(facts, held) for facts in held.versions if facts.digest == digest)
+
+
+def describe(facts: VersionFacts, held: Inventory) -> dict[str, Any]:
+    """A version at a store, as one of a registry is described."""
+    return {
+        "name": facts.name,
+        "digest": facts.digest,
+        "parent": facts.parent,
+        "made": {"by": facts.by},
+        "in_force": in_force_at(facts.digest, held),
+        "classes": facts.classes,
+        "features": facts.features,
+        "tensors": facts.tensors,
+        "bytes": facts.bytes,
+        "time": facts.time,
+    }
+
+
+def in_force_at(digest: str, held: Inventory) -> list[str]:
+    """Names under which a version is in force at a store."""
+    return [name for name, (current, *_) in sorted(held.current.items()) if current == digest]

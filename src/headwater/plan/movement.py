@@ -1,0 +1,139 @@
+"""Which labels a change of the head cannot change: a bound on how far logits move against each other.
+
+With frozen layers and a linear head, a sample's logits are W h + b. A new head moves them by dW h + db, and
+by Cauchy-Schwarz no further than the norm of h allows. So the norm, a number per sample, often tells that a
+label stays, without a look at the features. The published form of the rule (NDPipe, ASPLOS 2024, leaves
+room for it; see docs/explanation/relabel.md) is 2 max|dW| |h| + |db|; this one looks at pairs of classes
+and is never weaker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import WrongUse
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+FEATURE_TOLERANCE = 2.0**-10
+"""By which share of its norm a feature vector may differ when it is made again: one step of half precision in
+each feature. Another size of batch may round the last bit of a layer the other way."""
+
+_UNIT = 2.0**-24  # relative error of one float32 operation
+_SAFE = 1.0 + 2.0**-30  # far more than float64 loses here, so that a bound stays one
+_LARGEST_EXPONENT = 700.0  # of a float64; a margin beyond it has a score of 1
+_ROWS_KEPT = 1 << 23  # numbers of pairs that are kept, 8 bytes each
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """`features @ weight.T + bias`."""
+
+    weight: Floats
+    bias: Floats
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 2 or self.bias.shape != self.weight.shape[:1]:
+            raise WrongUse(
+                f"a weight of {self.weight.shape} and a bias of {self.bias.shape} are no linear head"
+            )
+
+
+class Movement:
+    """How far labels of an old head can move under a new one of the same classes and features.
+
+    Let y be the label of a sample with features h, z_c its logits, m = min over c != y of (z_y - z_c) its
+    margin. Under the new head, for each other class c,
+
+        z'_y - z'_c = (z_y - z_c) - ((dW_c - dW_y) h + (db_c - db_y))
+                   >= m - (|dW_c - dW_y| |h| + db_c - db_y)
+
+    by Cauchy-Schwarz. If m is greater than the largest of these brackets, `most`, then z'_y is the greatest
+    logit: the label stays. Each bracket is at most 2 max|dW| |h| + |db_c - db_y|, so nothing that the
+    published bound skips is missed.
+
+    That is about real numbers. The margin was computed in float32, the new logits would be, and the
+    features may have been made anew in between, so each bracket also holds three allowances, all of them
+    upper bounds: FEATURE_TOLERANCE |W_c - W_y| |h| for the features, and for each of the two heads what two
+    dot products of length F lose, 2 g (max|W| |h| + max|b|) with g = k / (1 - k), k = (F + 4) 2^-24
+    (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). So `stays` is right about the label that
+    float32 would give, too, not only about the exact one.
+    """
+
+    def __init__(self, old: LinearHead, new: LinearHead) -> None:
+        if old.weight.shape != new.weight.shape:
+            raise WrongUse(f"heads of {old.weight.shape} and {new.weight.shape} tell different things apart")
+        self._old = old.weight.astype(np.float64)
+        self._change = new.weight.astype(np.float64) - self._old
+        self._shift = new.bias.astype(np.float64) - old.bias.astype(np.float64)
+        self._slope, self._offset = (sum(each) for each in zip(_rounding(old), _rounding(new), strict=True))
+        self._rows: dict[int, Doubles] = {}
+
+    def most(self, labels: NDArray[np.integer], norms: Floats) -> Doubles:
+        """By how much the margin of each sample can shrink; below 0 where it must grow."""
+        found = np.empty(len(labels), np.float64)
+        for label in np.unique(labels).tolist():
+            (places,) = np.nonzero(labels == label)
+            found[places] = self._most(label, norms[places].astype(np.float64))
+        return found
+
+    def _most(self, label: int, norms: Doubles) -> Doubles:
+        others = np.arange(len(self._shift)) != label
+        if not others.any():
+            return np.zeros(len(norms))
+        slopes = self._slopes(label)[others] + self._slope
+        offsets = (self._shift - self._shift[label])[others] + self._offset
+        worst: Doubles = (norms[:, None] * slopes + offsets).max(axis=1)
+        return worst
+
+    def _slopes(self, label: int) -> Doubles:
+        """What each other class can gain on this one for each unit of the norm."""
+        if label not in self._rows:
+            if (len(self._rows) + 1) * len(self._shift) > _ROWS_KEPT:
+                self._rows.clear()
+            moved = np.linalg.norm(self._change - self._change[label], axis=1)
+            apart = np.linalg.norm(self._old - self._old[label], axis=1)
+            self._rows[label] = (moved + FEATURE_TOLERANCE * apart) * _SAFE
+        return self._rows[label]
+
+
+def stays(margins: Floats, most: Doubles) -> NDArray[np.bool_]:
+    """Where the label is certain to stay; not where a margin is unknown."""
+    return margins.astype(np.float64) > most  # a NaN is greater than nothing
+
+
+def carry(scores: Floats, margins: Floats, most: Doubles) -> tuple[Floats, Floats]:
+    """Lower bounds of score and margin under the new head, for samples whose label stays.
+
+    The margin is at least m - most. The score is 1 / (1 + s) where s sums exp(z_c - z_y) over the other
+    classes; each exponent grows by at most `most`, so s by at most the factor exp(most).
+    """
+    before = scores.astype(np.float64)
+    after = before / (before + np.exp(np.minimum(most, _LARGEST_EXPONENT)) * (1.0 - before))
+    return _down(after), _down(margins.astype(np.float64) - most)
+
+
+def norms_of(features: NDArray[np.float16]) -> Floats:
+    """An upper bound of each row's Euclidean norm, the next float32 above it."""
+    wide = features.astype(np.float64)
+    exact = np.sqrt(np.einsum("ij,ij->i", wide, wide)) * _SAFE
+    above: Floats = np.nextafter(exact.astype(np.float32), np.float32(np.inf))
+    return above
+
+
+def _rounding(head: LinearHead) -> tuple[float, float]:
+    """What the difference of two logits may have lost: for each unit of the norm, and besides."""
+    longest = np.sqrt(np.square(head.weight.astype(np.float64)).sum(axis=1)).max(initial=0.0) * _SAFE
+    terms = (head.weight.shape[1] + 4) * _UNIT
+    lost = 2.0 * terms / (1.0 - terms)
+    return lost * float(longest), lost * float(np.abs(head.bias).max(initial=0.0))
+
+
+def _down(values: Doubles) -> Floats:
+    """The next float32 below, so that a lower bound stays one; not for what is 0 or 1 by nature."""
+    rounded = values.astype(np.float32)
+    return np.where(rounded > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)

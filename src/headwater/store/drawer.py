@@ -1,0 +1,220 @@
+"""Bytes by sample, appended to two files and never changed: what a store has made of its samples before.
+
+`index` holds a record of fixed length per entry, `data` the entries themselves. An entry is written before
+its record, and both carry checksums. So a process that is killed at any moment leaves entries that are
+whole, and at most a torn tail, which is cut off when the files are opened. The format is in
+docs/reference/formats.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headwater.data.randomness import mix
+from headwater.store.places import Ids, Places
+
+log = logging.getLogger("headwater")
+
+RECORD = np.dtype(
+    [
+        ("id", "<i8"),
+        ("size", "<i8"),
+        ("offset", "<i8"),
+        ("length", "<u4"),
+        ("norm", "<f4"),
+        ("check", "<u8"),
+        ("guard", "<u8"),
+    ]
+)
+"""Sample, bytes of its file, where its entry lies, a number that is asked for without the entry, XXH3 of the
+entry, and a mixture of all these, by which a record that was never wholly written is known."""
+
+INDEX, DATA = "index", "data"
+_AT_ONCE = 1 << 18
+Bytes = NDArray[np.uint8]
+Entry = bytes | memoryview
+
+
+class Drawer:
+    """The entries of one kind, by sample id. Safe to use from many threads; one process at a time.
+
+    An entry belongs to a file of a certain size: `hold` leaves out what was made of other files. In memory
+    are 16 bytes an entry.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = threading.Lock()
+        self._index = os.open(folder / INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._data = os.open(folder / DATA, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        records = self._recover()
+        self._count = len(records)
+        self._end = int((records["offset"] + records["length"]).max(initial=0))
+        self._places = Places()
+        self._places.add(records["id"], np.arange(len(records), dtype=np.uint32))
+        self._norms = np.array(records["norm"])
+        self._maps: dict[int, Bytes] = {}
+        # Also of a drawer that was dropped while somebody read from it.
+        self._closing = weakref.finalize(self, _close, self._index, self._data)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both files."""
+        return self._end + self._count * RECORD.itemsize
+
+    def hold(self, ids: Ids, sizes: NDArray[np.int64]) -> None:
+        """Forget entries of samples that are not among these, or whose file had another size."""
+        with self._lock:
+            held, rows = self._places.all()
+            order = np.argsort(ids)
+            ranked = ids[order]
+            spots = np.minimum(np.searchsorted(ranked, held), max(len(ranked) - 1, 0))
+            same = ranked[spots] == held if len(ranked) else np.zeros(len(held), np.bool_)
+            records = self._records(rows)
+            same[same] &= sizes[order[spots[same]]] == records["size"][same]
+            self._places = Places()
+            self._places.add(held[same], rows[same])
+
+    def find(self, ids: Ids) -> NDArray[np.int64]:
+        """The row of each, -1 where there is none."""
+        with self._lock:
+            return self._places.find(ids)
+
+    def norms(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The numbers of these rows."""
+        return self._norms[rows]
+
+    def read(self, rows: NDArray[np.int64]) -> list[Bytes | None]:
+        """The entries of these rows; None for one that is damaged."""
+        records = self._records(rows)
+        data = self._map(self._data, int((records["offset"] + records["length"]).max(initial=0)))
+        columns = (records[name].tolist() for name in ("offset", "length", "check"))
+        spans = zip(*columns, strict=True)
+        return [_checked(data[begin : begin + length], check) for begin, length, check in spans]
+
+    def add(
+        self, ids: Ids, sizes: NDArray[np.int64], *, entries: Sequence[Entry], norms: NDArray[np.float32]
+    ) -> bool:
+        """Keep entries of samples that have none yet; False, and nothing is kept, where the disk is full."""
+        with self._lock:
+            new = np.flatnonzero(self._places.find(ids) < 0)
+            if not len(new):
+                return True
+            added = [entries[place] for place in new.tolist()]
+            records = np.zeros(len(new), RECORD)
+            records["id"], records["size"], records["norm"] = ids[new], sizes[new], norms[new]
+            records["length"] = [len(entry) for entry in added]
+            records["offset"] = self._end + np.cumsum(records["length"], dtype=np.int64) - records["length"]
+            records["check"] = [xxhash.xxh3_64_intdigest(entry) for entry in added]
+            records["guard"] = _guards(records)
+            return self._append(records, b"".join(added))
+
+    def _append(self, records: NDArray[np.void], content: bytes) -> bool:
+        try:
+            _write(self._data, content, self._end)
+            _write(self._index, records.tobytes(), self._count * RECORD.itemsize)
+        except OSError as error:
+            log.warning("what was made of %d samples cannot be kept: %s", len(records), error.strerror)
+            return False
+        rows = np.arange(self._count, self._count + len(records), dtype=np.uint32)
+        self._norms = _extended(self._norms, self._count, records["norm"])
+        self._count += len(records)
+        self._end += len(content)
+        self._places.add(records["id"], rows)
+        return True
+
+    def close(self) -> None:
+        self._closing()
+
+    def _recover(self) -> NDArray[np.void]:
+        """The records that are whole and whose entries are there; both files end with them from now on."""
+        content = _mapped(self._index)
+        records = content[: len(content) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
+        count = _count_whole(records, os.fstat(self._data).st_size)
+        found = records[:count].copy()
+        if len(content) != count * RECORD.itemsize:
+            lost = len(records) - count
+            log.info("%d of %d kept entries were not wholly written and are left out", lost, len(records))
+            os.ftruncate(self._index, count * RECORD.itemsize)
+        return found
+
+    def _records(self, rows: NDArray[np.integer]) -> NDArray[np.void]:
+        if not len(rows):
+            return np.zeros(0, RECORD)
+        mapped = self._map(self._index, (int(rows.max()) + 1) * RECORD.itemsize)
+        whole = mapped[: len(mapped) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
+        found: NDArray[np.void] = whole[rows]
+        return found
+
+    def _map(self, descriptor: int, length: int) -> Bytes:
+        """At least so much of a file; mapped anew when it has grown."""
+        found = self._maps.get(descriptor)
+        if found is None or len(found) < length:
+            found = self._maps[descriptor] = _mapped(descriptor)
+        return found
+
+
+def _mapped(descriptor: int) -> Bytes:
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
+
+
+def _count_whole(records: NDArray[np.void], room: int) -> int:
+    """How many of the first records are as they were written, with entries within `room` bytes."""
+    for begin in range(0, len(records), _AT_ONCE):
+        part = records[begin : begin + _AT_ONCE]
+        inside = (part["offset"] >= 0) & (part["offset"] + part["length"] <= room)
+        whole = inside & (part["guard"] == _guards(part))
+        if not whole.all():
+            return begin + int(np.argmin(whole))
+    return len(records)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _checked(entry: Bytes, check: int) -> Bytes | None:
+    return entry if xxhash.xxh3_64_intdigest(entry.data) == check else None
+
+
+def _guards(records: NDArray[np.void]) -> NDArray[np.uint64]:
+    """A mixture of everything else in each record."""
+    words = np.ascontiguousarray(records).view("<u8").reshape(len(records), -1)
+    state = np.full(len(records), 0x48574452, np.uint64)
+    for column in range(words.shape[1] - 1):
+        state = mix(state ^ words[:, column])
+    return state
+
+
+def _write(descriptor: int, content: bytes, offset: int) -> None:
+    """At a place, not at the end: what a full disk cut short is written over."""
+    rest = memoryview(content)
+    while len(rest):
+        done = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[done:], offset + done
+
+
+def _extended(column: NDArray[np.float32], count: int, more: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The first `count` and then more; room grows by an eighth, so that adding costs no more as it fills."""
+    if count + len(more) > len(column):
+        room = np.zeros(max(count + len(more), count + count // 8, 4096), np.float32)
+        room[:count] = column[:count]
+        column = room
+    column[count : count + len(more)] = more
+    return column

@@ -1,0 +1,188 @@
+"""Runs the jobs of a store, one at a time, in a thread of its own; jobs that a crash cut short go on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from headwater.errors import HeadwaterError, Unreachable, WrongUse
+from headwater.store.jobs.record import DONE, FAILED, RUNNING, STOPPED, WAITING, JobFolder, JobRecord, now
+
+log = logging.getLogger("headwater")
+
+_TROUBLE_SECONDS = 5.0
+_CLOSE_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
+
+
+class Paused(HeadwaterError):
+    """A job that cannot go on now and may later; what is in its way is the text."""
+
+
+class Running:
+    """A job under way: its record, which it brings up to date, and whether it should end."""
+
+    def __init__(
+        self, record: JobRecord, keep: Callable[[JobRecord], None], over: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.record, self._keep, self._over = record, keep, over
+
+    def over(self) -> bool:
+        """Whether it was stopped, or the store ends: it leaves off at once, to go on another time."""
+        return self._over()
+
+    def save(self, record: JobRecord | None = None, **changes: Any) -> None:
+        """Change the record; on disk when this returns."""
+        changed = msgspec.structs.replace(record or self.record, **changes)
+        self._keep(changed)
+        self.record = changed
+
+    def show(self, **changes: Any) -> None:
+        """Change what is shown of it, which need not survive."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+
+
+Work = Callable[[Running], None]
+"""What a kind of job does until it is done or `over()`. Raises `Paused` or `Unreachable` if it may go on."""
+
+
+class Jobs:
+    """The jobs of one store, by id. Safe to use from many threads; `start` and `close` frame its thread."""
+
+    def __init__(
+        self, folder: JobFolder, kinds: Mapping[str, Work], *, trouble_seconds: float = _TROUBLE_SECONDS
+    ) -> None:
+        """After `trouble_seconds` a job that could not go on is tried again."""
+        self._folder, self._kinds, self._trouble = folder, kinds, trouble_seconds
+        self._records = {record.id: record for record in folder.load()}
+        self._changed = threading.Condition()
+        self._current: Running | None = None
+        self._stopped: set[str] = set()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="headwater-jobs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave off; what is unfinished goes on when these records are opened again."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def add(self, record: JobRecord) -> JobRecord:
+        """Begin a job, unless there is one of this id, or an unfinished one that does the same; the job."""
+        if record.kind not in self._kinds:
+            raise WrongUse(f"no kind of job is called {record.kind!r}; known: {', '.join(self._kinds)}")
+        with self._changed:
+            known = self._records.get(record.id) or self._same(record)
+            if known is not None:
+                return self._shown(known)
+            self._keep(record)
+            self._changed.notify_all()
+            return record
+
+    def list(self) -> list[JobRecord]:
+        """All of them, the oldest first."""
+        with self._changed:
+            return [self._shown(record) for record in self._records.values()]
+
+    def stop(self, id: str) -> JobRecord:
+        """End a job where it is; what it has done stays. Raises `WrongUse` for an id that is none."""
+        with self._changed:
+            if id not in self._records:
+                raise WrongUse(f"no job {id!r} is here; `jobs` lists them")
+            record = self._shown(self._records[id])
+            if record.unfinished:
+                self._stopped.add(id)
+                self._keep(record)
+            return self._records[id]
+
+    def _same(self, wanted: JobRecord) -> JobRecord | None:
+        """An unfinished job with the same kind, dataset, model and options."""
+        for record in self._records.values():
+            if record.unfinished and record.id not in self._stopped and _aim(record) == _aim(wanted):
+                return record
+        return None
+
+    def _shown(self, record: JobRecord) -> JobRecord:
+        """As it stands now: the one under way is ahead of its file."""
+        current = self._current
+        return current.record if current is not None and current.record.id == record.id else record
+
+    def _keep(self, record: JobRecord) -> None:
+        """On disk; what was stopped is said to be so at once, though its thread may not know it yet."""
+        if record.id in self._stopped and record.unfinished:
+            record = msgspec.structs.replace(record, state=STOPPED, ended=now(), error="")
+        self._folder.save(record)
+        self._records[record.id] = record
+
+    def _work(self) -> None:
+        while (record := self._next()) is not None:
+            running = Running(record, self._keep, partial(self._is_over, record.id))
+            with self._changed:
+                self._current = running
+            try:
+                self._run(running)
+            except OSError as error:  # the record itself cannot be written
+                log.error("job %s rests: %s", record.id, error)
+                self._closing.wait(self._trouble)
+            finally:
+                with self._changed:
+                    self._current = None
+
+    def _next(self) -> JobRecord | None:
+        """The oldest that is unfinished, once there is one; None when it is over."""
+        with self._changed:
+            while not self._closing.is_set():
+                for record in self._records.values():
+                    if record.unfinished and record.id not in self._stopped:
+                        return record
+                self._changed.wait()
+        return None
+
+    def _is_over(self, id: str) -> bool:
+        return self._closing.is_set() or id in self._stopped
+
+    def _run(self, running: Running) -> None:
+        running.save(state=RUNNING, error="")
+        try:
+            self._kinds[running.record.kind](running)
+        except (Paused, Unreachable) as error:
+            log.warning("job %s waits: %s", running.record.id, error)
+            running.save(state=WAITING, error=str(error))
+            self._rest(running)
+            return
+        except Exception as error:
+            log.error("job %s failed", running.record.id, exc_info=error)
+            running.save(state=FAILED, ended=now(), error=_told(error))
+            return
+        if not running.over():
+            running.save(state=DONE, ended=now(), error="")
+
+    def _rest(self, running: Running) -> None:
+        """Until it is worth another try, or nobody wants that any more."""
+        end = time.monotonic() + self._trouble
+        while time.monotonic() < end and not running.over():
+            self._closing.wait(_LOOK_SECONDS)
+
+
+def _aim(record: JobRecord) -> tuple[object, ...]:
+    return record.kind, record.dataset, record.version, record.model, record.options
+
+
+def _told(error: Exception) -> str:
+    """What a caller may know of it: what is not ours names its log line only."""
+    return (
+        str(error)
+        if isinstance(error, HeadwaterError)
+        else f"{type(error).__name__}; the store's log says more"
+    )

@@ -1,0 +1,93 @@
+"""Model versions that a database was told of, in the order in which it was told.
+
+A version's number is the revision that announced it, so a newer version has a greater number, and a statement
+can compare two rows without looking anything up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from headwater.errors import LabelRefused, WrongUse
+from headwater.store.labels import revisions
+from headwater.store.labels.datasets import check_name
+from headwater.store.labels.revisions import Deed
+from headwater.store.labels.schema import models
+from headwater.store.labels.staging import count_of, insert
+
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A version that may label; `number` orders it among the others."""
+
+    number: int
+    digest: str
+    name: str
+    parent: str | None
+
+
+def announce(
+    connection: sa.Connection, digest: str, *, name: str, parent: str | None, author: str, now: int
+) -> Announced:
+    """Tell the database of a version; the same one again changes nothing."""
+    if not _DIGEST.fullmatch(digest):
+        raise WrongUse(f"{digest!r} is no digest of a model version; it is 8 to 64 hexadecimal digits")
+    check_name(name, "a model's name")
+    found = known(connection, models.c.digest == digest)
+    if found:
+        return found[0]
+    deed = Deed("announce", author=author, note=f"{name} {digest}")
+    number = revisions.add(connection, None, deed, now=now)
+    row = {"announced": number, "digest": digest, "name": name, "parent": parent}
+    if count_of(connection, insert(connection, models).values(row).on_conflict_do_nothing()):
+        return Announced(number, digest, name, parent)
+    # Another process was faster: its number counts, and this revision announces nothing.
+    return known(connection, models.c.digest == digest)[0]
+
+
+def known(connection: sa.Connection, condition: sa.ColumnElement[bool] | None = None) -> list[Announced]:
+    """All versions, or those for which this holds, oldest first."""
+    columns = (models.c.announced, models.c.digest, models.c.name, models.c.parent)
+    query = sa.select(*columns).order_by(models.c.announced)
+    rows = connection.execute(query if condition is None else query.where(condition))
+    return [Announced(*row) for row in rows]
+
+
+def find(connection: sa.Connection, text: str) -> Announced:
+    """By digest, by its first 8 or more digits, or by name (the newest of that name)."""
+    versions = known(connection)
+    begun = [version for version in versions if len(text) >= 8 and version.digest.startswith(text)]
+    exact = [version for version in begun if version.digest == text]
+    found = exact or begun or [version for version in versions if version.name == text][-1:]
+    if len(found) != 1:
+        reason = "begins several digests" if found else "is not known to this database"
+        listed = ", ".join(f"{v.name} {v.digest[:12]}" for v in versions[-5:]) or "none"
+        raise LabelRefused(f"model version {text!r} {reason}; announced last: {listed}")
+    return found[0]
+
+
+def numbers(connection: sa.Connection, digests: Iterable[str]) -> Mapping[str, int]:
+    """The number of each; raises `LabelRefused` naming the first that was never announced."""
+    wanted = sorted(set(digests))
+    found = {version.digest: version.number for version in known(connection, models.c.digest.in_(wanted))}
+    for digest in wanted:
+        if digest not in found:
+            raise LabelRefused(unknown(digest))
+    return found
+
+
+def require(connection: sa.Connection, wanted: Iterable[int]) -> None:
+    """Raises `LabelRefused` for a number that is no version's."""
+    versions = {version.number for version in known(connection)}
+    for number in sorted(set(wanted) - versions):
+        raise LabelRefused(unknown(f"number {number}"))
+
+
+def unknown(digest: str) -> str:
+    return f"this database was not told of model version {digest}, so it cannot label; announce it first"

@@ -1,0 +1,1 @@
+"""The steps, oldest first by their numbers."""

@@ -1,0 +1,158 @@
+"""What a store answers about its jobs: which there are, beginning one, ending one; and where they work."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from headwater.engine.crew import Crew
+from headwater.errors import DatasetNotFound, HeadwaterError, Refused, WrongUse
+from headwater.models.version import ModelVersion
+from headwater.store.jobs.record import RELABEL, JobFolder, JobRecord, now, to_facts
+from headwater.store.jobs.relabel import Workplace, relabel
+from headwater.store.jobs.runner import Jobs, Paused, Running
+from headwater.store.server.decoding import Asker
+from headwater.store.server.desk import Desk
+from headwater.store.server.guard import Caller
+from headwater.store.server.state import State
+from headwater.store.server.studios import Studio
+from headwater.store.server.talk import Answer
+from headwater.store.server.workers import WorkersFailed
+from headwater.store.wire import messages
+from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart, JobStop, Message
+
+M = TypeVar("M", bound=Message)
+OpenStudio = Callable[[str, ModelVersion], Studio]
+"""From a dataset and a version to what makes features of one by the other."""
+
+_ITSELF = "the store"
+_SCOPE = "jobs"
+_PRIORITY = "relabel"
+
+
+class JobDesk:
+    """The jobs of a store. Safe to use from many threads. Without a state there are none.
+
+    `with` begins and ends its thread; jobs that were unfinished when the last process ended go on.
+    """
+
+    def __init__(self, state: State | None, desk: Desk, open_studio: OpenStudio) -> None:
+        self._state, self._desk, self._open = state, desk, open_studio
+        threads = math.ceil(desk.budget.cores)
+        self._crew = Crew(threads, threads + 1)
+        kinds = {RELABEL: self._relabel}
+        self._jobs = None if state is None else Jobs(JobFolder(state.subfolder("jobs")), kinds)
+
+    def __enter__(self) -> JobDesk:
+        if self._jobs is not None:
+            self._jobs.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._jobs is not None:
+            self._jobs.close()
+        self._crew.close()
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        """Action > what answers it."""
+        return {
+            "jobs": self._answer(JobQuery, self._list),
+            "job_start": self._answer(JobStart, self._start),
+            "job_stop": self._answer(JobStop, self._stop),
+        }
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that wait or run."""
+        return 0 if self._jobs is None else sum(record.unfinished for record in self._jobs.list())
+
+    @property
+    def jobs(self) -> Jobs:
+        assert self._jobs is not None
+        return self._jobs
+
+    def _answer(self, kind: type[M], answer: Callable[[M, Caller], Message]) -> Answer:
+        def run(body: bytes, caller: Caller) -> bytes:
+            asked: M = messages.decode(kind, body)
+            if self._state is None:
+                raise WrongUse("this store keeps no jobs; start it with --state FOLDER")
+            try:
+                return messages.encode(answer(asked, caller))
+            except HeadwaterError as error:
+                raise self._state.hide(error) from error
+
+        return run
+
+    def _list(self, query: JobQuery, caller: Caller) -> JobList:
+        wanted = set(query.ids)
+        seen = [record for record in self.jobs.list() if caller.may(_SCOPE, record.dataset)]
+        return JobList([to_facts(record) for record in seen if not wanted or record.id in wanted])
+
+    def _start(self, asked: JobStart, caller: Caller) -> JobFacts:
+        _check(caller, asked.dataset)
+        if asked.dataset not in self._desk.datasets:
+            raise DatasetNotFound(f"no dataset is called {asked.dataset!r} here")
+        index = self._desk.datasets[asked.dataset].index
+        assert self._state is not None
+        version = self._state.registry.choose(asked.model)
+        self._state.labels  # noqa: B018 - a store that cannot keep labels says so now
+        record = JobRecord(
+            id=_id_of(asked, caller),
+            kind=asked.kind,
+            dataset=asked.dataset,
+            version=index.version,
+            model=version.digest,
+            by=caller.name,
+            begun=now(),
+            options={"opinions": asked.opinions, "over_imports": asked.over_imports},
+            total=len(index),
+        )
+        return to_facts(self.jobs.add(record))
+
+    def _stop(self, asked: JobStop, caller: Caller) -> JobList:
+        """Those of the jobs that there are, as they stand then."""
+        wanted = set(asked.ids)
+        seen = [record for record in self.jobs.list() if record.id in wanted]
+        for record in seen:
+            _check(caller, record.dataset)
+        return JobList([to_facts(self.jobs.stop(record.id)) for record in seen])
+
+    def _relabel(self, running: Running) -> None:
+        assert self._state is not None
+        record = running.record
+        if record.dataset not in self._desk.datasets:
+            raise DatasetNotFound(f"dataset {record.dataset!r} is no longer served here")
+        asker = Asker(_ITSELF, record.id, _PRIORITY, running.over)
+        place = Workplace(
+            dataset=record.dataset,
+            index=self._desk.datasets[record.dataset].index,
+            labels=self._state.labels,
+            registry=self._state.registry,
+            features=lambda version: self._open(record.dataset, version).kept(),
+            extraction=lambda version: self._open(record.dataset, version).extraction(asker, self._crew),
+            counted=self._count,
+        )
+        try:
+            relabel(place, running)
+        except WorkersFailed as error:
+            raise Paused(str(error)) from error
+        except HeadwaterError as error:
+            raise self._state.hide(error) from error
+
+    def _count(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self._desk.ledger.add("headwater_labels_total", count, name)
+
+
+def _check(caller: Caller, dataset: str) -> None:
+    if not caller.may(_SCOPE, dataset):
+        raise Refused(f"token {caller.name!r} is not good for dataset {dataset[:64]!r}; ask for one that is")
+
+
+def _id_of(asked: JobStart, caller: Caller) -> str:
+    """The same for the same wish of the same caller, sent again."""
+    content = "\n".join([caller.name, asked.kind, asked.dataset, asked.model, asked.key])
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,157 @@
+"""Where features are made at a store: a dataset, frozen layers, and what is kept of both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headwater.data.pipeline import Pipeline
+from headwater.engine.budget import Cores
+from headwater.engine.chain import Chain
+from headwater.engine.crew import Crew
+from headwater.engine.inference import Extraction
+from headwater.errors import HeadwaterError, ModelError
+from headwater.models.version import ModelVersion
+from headwater.store.cabinet import Cabinet
+from headwater.store.features import OWN, Features, Pictures, Variation
+from headwater.store.local import LocalStore
+from headwater.store.server.decoding import Asker, Decoding
+from headwater.store.server.desk import Desk
+from headwater.store.server.engines import Engines
+from headwater.store.server.state import State
+from headwater.store.wire.messages import FeatureRequest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Studio:
+    """Frozen layers over the samples of one dataset, at a store and within its budget.
+
+    `cabinet` keeps features, `pictures` what they are made of; None keeps none.
+    """
+
+    desk: Desk
+    engines: Engines
+    dataset: str
+    version: ModelVersion
+    variation: Variation = OWN
+    cabinet: Cabinet | None = None
+    pictures: Cabinet | None = None
+
+    @property
+    def store(self) -> LocalStore:
+        return self.desk.datasets[self.dataset]
+
+    def kept(self) -> Features | None:
+        """The features that are kept, and where more can be."""
+        if self.cabinet is None:
+            return None
+        return Features(
+            self.cabinet,
+            self.store.index,
+            dataset=self.dataset,
+            version=self.version,
+            variation=self.variation,
+        )
+
+    def extraction(self, asker: Asker, crew: Crew | None = None) -> Extraction:
+        """From files to features; in the caller's thread unless there is a crew."""
+        pipeline = self.variation.pipeline(self.version)
+        kept = None
+        if self.pictures is not None and self.variation.is_own:
+            kept = Pictures(self.pictures, self.store.index, dataset=self.dataset, pipeline=pipeline)
+
+        def reader() -> Decoding:
+            return Decoding(
+                self.desk,
+                self.store,
+                pipeline=pipeline,
+                asker=asker,
+                seed=self.variation.seed,
+                pictures=kept,
+            )
+
+        nothing_left = Chain(Pipeline(()), limits=self.desk.limits)
+        layers = self.engines.borrow(self.version, asker)
+        return Extraction(reader, nothing_left, layers, crew or Crew(workers=0, readers=0))
+
+
+class Studios:
+    """Opens studios. Engines, and the folders of what is kept, are opened when they are first asked for.
+
+    `feature_bytes` and `image_bytes` bound what is kept of features and of the images that they are made
+    of; 0 keeps none. Safe to use from many threads.
+    """
+
+    def __init__(
+        self, state: State | None, desk: Desk, cores: Cores, *, feature_bytes: int, image_bytes: int = 0
+    ) -> None:
+        self._state, self._desk, self._cores = state, desk, cores
+        self._bytes = {"features": feature_bytes, "images": image_bytes}
+        self._lock = threading.RLock()
+        self._engines: Engines | None = None
+        self._cabinets: dict[str, Cabinet] = {}
+
+    @property
+    def engines(self) -> Engines:
+        """The models that are loaded; raises `ModelError` at a store that keeps none."""
+        if self._state is None:
+            raise ModelError("this store keeps no models; start it with --state FOLDER")
+        with self._lock:
+            if self._engines is None:
+                most = self._desk.budget.memory
+                self._engines = Engines(self._state.registry, self._cores, most_bytes=most)
+            return self._engines
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of the models that are loaded."""
+        return 0 if self._engines is None else self._engines.nbytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes on disk of all that is kept."""
+        return sum(cabinet.nbytes for cabinet in list(self._cabinets.values()))
+
+    def open(self, dataset: str, version: ModelVersion, variation: Variation = OWN) -> Studio:
+        return Studio(
+            self._desk,
+            self.engines,
+            dataset,
+            version,
+            variation,
+            cabinet=self._cabinet("features"),
+            pictures=self._cabinet("images"),
+        )
+
+    def answer(self, request: FeatureRequest) -> Studio:
+        """For a request; raises `ModelNotFound` where the store does not hold its trunk."""
+        variation = Variation(request.steps, request.seed, request.epoch)
+        engines = self.engines
+        return self.open(request.dataset, self._hiding(lambda: engines.find(request.model)), variation)
+
+    def close(self) -> None:
+        with self._lock, ExitStack() as stack:
+            for cabinet in self._cabinets.values():
+                stack.callback(cabinet.close)
+
+    def _cabinet(self, name: str) -> Cabinet | None:
+        if not self._bytes[name] or self._state is None:
+            return None
+        with self._lock:
+            if name not in self._cabinets:
+                folder = self._state.subfolder(name)
+                self._cabinets[name] = Cabinet(folder, most_bytes=self._bytes[name])
+            return self._cabinets[name]
+
+    def _hiding(self, call: Callable[[], T]) -> T:
+        """Errors do not tell where the store's folder lies."""
+        assert self._state is not None
+        try:
+            return call()
+        except HeadwaterError as error:
+            raise self._state.hide(error) from error

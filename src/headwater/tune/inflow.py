@@ -1,0 +1,145 @@
+"""Features that flow in to the tuner: one thread fetches them in order, another trains on those that came."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from headwater.data.pipeline import Pipeline
+from headwater.engine.inference import FeatureBatch
+from headwater.store.dataset import Dataset
+from headwater.tune.features import FeatureFile, Halves
+from headwater.tune.runs import Lot, Places
+
+_LOOK_SECONDS = 1.0
+_ERRORS_KEPT = 100
+
+
+class Source(Protocol):
+    """Where images become features."""
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that came over the link, or from disk, so far."""
+        ...
+
+    def run(self, positions: Places, ids: Places, *, steps: Pipeline, variant: int) -> Iterator[FeatureBatch]:
+        """The features of these samples, `LOT` at a time, of images that went through these steps."""
+        ...
+
+    def close(self) -> None:
+        """Stop what is under way; whoever waits for features gets an error."""
+        ...
+
+
+class Watch(Protocol):
+    """Who wants to know how a fine-tuning gets on. `features` is told by another thread than the others."""
+
+    def features(self, done: int, total: int) -> None: ...
+    def epoch(self, run: int, epoch: int, loss: float) -> None: ...
+    def run(self, run: int, accuracy: float | None) -> None: ...
+
+
+class Unwatched:
+    """Nobody."""
+
+    def features(self, done: int, total: int) -> None:
+        return None
+
+    def epoch(self, run: int, epoch: int, loss: float) -> None:
+        return None
+
+    def run(self, run: int, accuracy: float | None) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What images go through before the frozen layers: those to train on, and those held out."""
+
+    trained: Pipeline
+    held: Pipeline
+
+    def of(self, lot: Lot) -> Pipeline:
+        return self.held if lot.held else self.trained
+
+
+class Inflow:
+    """Fetches the lots that are not here yet, from entering the context on; leaving it stops that."""
+
+    def __init__(
+        self, source: Source, dataset: Dataset, *, file: FeatureFile, steps: Steps, watch: Watch
+    ) -> None:
+        self._source, self._dataset, self._file = source, dataset, file
+        self._steps, self._watch = steps, watch
+        self._error: BaseException | None = None
+        self._stopped = False
+        self.errors: dict[str, str] = {}
+        """Why the first samples that failed did, by key."""
+        self._thread = threading.Thread(target=self._work, name="headwater-features", daemon=True)
+        self.seconds = 0.0
+        """How long it has worked, once it is done."""
+
+    def __enter__(self) -> Inflow:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped = True
+        self._source.close()
+        self._thread.join()
+
+    def wait(self, lots: int) -> None:
+        """Until so many lots are here; raises what ended the fetching before that."""
+        while self._file.here < lots:
+            if self._error is not None:
+                raise self._error
+            self._file.wait(_LOOK_SECONDS)
+
+    def _work(self) -> None:
+        begun = time.perf_counter()
+        try:
+            for _, lots in groupby(self._file.lots[self._file.here :], lambda lot: lot.stretch):
+                self._fetch(list(lots))
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.seconds = time.perf_counter() - begun
+            self._file.wake()
+
+    def _fetch(self, lots: Sequence[Lot]) -> None:
+        """Lots of one stretch, which are alike but for their samples."""
+        places = np.concatenate([lot.places for lot in lots])
+        positions = self._dataset.positions(places)
+        ids, first = self._dataset.index.ids[positions], lots[0]
+        batches = self._source.run(positions, ids, steps=self._steps.of(first), variant=first.variant)
+        begin = 0
+        for lot, batch in zip(lots, batches, strict=True):
+            if self._stopped:
+                return
+            end = begin + len(lot.places)
+            self._note(batch)
+            self._file.put(lot, to_rows(ids[begin:end], batch))
+            self._watch.features(self._file.rows_here, self._file.rows)
+            begin = end
+
+    def _note(self, batch: FeatureBatch) -> None:
+        for failed in batch.failures[: _ERRORS_KEPT - len(self.errors)]:
+            self.errors[self._dataset.index.key(failed.position)] = str(failed.error)
+
+
+def to_rows(ids: Places, batch: FeatureBatch) -> Halves:
+    """A row for each id, NaN where the sample failed."""
+    rows = np.full((len(ids), batch.features.shape[1]), np.nan, np.float16)
+    order = np.argsort(ids)
+    rows[order[np.searchsorted(ids, batch.ids, sorter=order)]] = batch.features
+    return rows

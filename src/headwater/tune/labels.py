@@ -1,0 +1,136 @@
+"""What a fine-tuning learns: samples with a label, from the data itself or from a label database.
+
+A database is asked by a wish: sources joined by `+`, a model's with a least score if need be, such as
+`human`, `import`, `model>=0.9` or `human+import+model>=0.9`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import MissingExtra, WrongUse
+from headwater.store.dataset import Dataset
+
+if TYPE_CHECKING:
+    from headwater.store.labels.database import LabelDatabase
+    from headwater.store.labels.queries import LabelQuery
+
+OWN = "data"
+"""The wish for the labels that the data brings along; they need no database."""
+SOURCES = ("human", "import", "model")
+
+_CLAUSE = re.compile(r"(\w+)\s*(?:>=\s*(0(?:\.\d*)?|1(?:\.0*)?|\.\d+))?")
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Samples that may be learnt from: `labels[i]` is the place of sample i's class in `classes`.
+
+    `said` tells where the labels come from.
+    """
+
+    dataset: Dataset
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    said: str = OWN
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.dataset):
+            raise WrongUse(f"{len(self.labels):,} labels for {len(self.dataset):,} samples")
+        if len(np.unique(self.labels)) < 2:
+            raise WrongUse(
+                f"{len(self.dataset):,} samples with a label, of {len(np.unique(self.labels))} classes; "
+                "there must be at least 2 to tell apart"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def digest(self) -> str:
+        """Of samples, labels and class names."""
+        state = hashlib.blake2b(self.dataset.version.encode(), digest_size=16)
+        state.update(np.ascontiguousarray(self.labels, "<i8").data)
+        state.update("\0".join(self.classes).encode())
+        return state.hexdigest()
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Labels of one source, from a score on."""
+
+    source: str
+    score: float | None = None
+
+
+def parse(wish: str) -> tuple[Clause, ...]:
+    """The clauses of a wish; raises `WrongUse` for what is none."""
+    found = [_parse_clause(word.strip()) for word in wish.split("+")]
+    if len({clause.source for clause in found}) < len(found):
+        raise WrongUse(f"{wish!r} names a source twice; write each once")
+    return tuple(found)
+
+
+def _parse_clause(word: str) -> Clause:
+    parts = _CLAUSE.fullmatch(word)
+    if parts is None or parts[1] not in SOURCES:
+        raise WrongUse(
+            f"{word!r} does not say which labels to learn; write {OWN!r}, or some of {', '.join(SOURCES)} "
+            "joined by +, a model's with a score if need be, as in human+model>=0.9"
+        )
+    if parts[2] is not None and parts[1] != "model":
+        raise WrongUse(f"{word!r}: only labels of a model have a score")
+    return Clause(parts[1], None if parts[2] is None else float(parts[2]))
+
+
+def own_labels(dataset: Dataset) -> Labelled:
+    """The samples that have a label in the data itself; raises `WrongUse` if there are too few."""
+    labels = np.asarray(dataset.labels, np.int64)
+    known = dataset if (labels >= 0).all() else dataset.select(dataset.ids[labels >= 0])
+    kept = labels[labels >= 0]
+    # Labels that are numbers without names are called by them.
+    most = int(kept.max(initial=-1))
+    classes = dataset.classes if len(dataset.classes) > most else tuple(map(str, range(most + 1)))
+    return Labelled(known, kept, tuple(classes))
+
+
+def labels_from(database: LabelDatabase, name: str, *, dataset: Dataset, wish: str) -> Labelled:
+    """The samples of a dataset whose label in the database, under `name`, is what the wish asks for.
+
+    Rows of samples that the dataset does not have are left out, and so are classes that no row has.
+    """
+    ids, numbers = _read(database, name, parse(wish))
+    here = np.isin(ids, dataset.ids)
+    ids, numbers = ids[here], numbers[here]
+    order = np.argsort(ids)
+    used, labels = np.unique(numbers[order], return_inverse=True)
+    names = database.classes(name).names
+    classes = tuple(names[number] for number in used.tolist())
+    return Labelled(dataset.select(ids[order]), labels.astype(np.int64), classes, wish)
+
+
+def _read(
+    database: LabelDatabase, name: str, clauses: Sequence[Clause]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    parts = [rows for query in _queries(clauses) for rows in database.scan(name, query)]
+    ids = [np.empty(0, np.int64), *(rows.samples for rows in parts)]
+    numbers = [np.empty(0, np.int64), *(rows.labels.astype(np.int64) for rows in parts)]
+    return np.concatenate(ids), np.concatenate(numbers)
+
+
+def _queries(clauses: Sequence[Clause]) -> Iterator[LabelQuery]:
+    try:
+        from headwater.store.labels.queries import LabelQuery
+        from headwater.store.labels.rows import Source
+    except ImportError as error:
+        raise MissingExtra(f"labels need {error.name}; pip install 'headwater[labels]'") from error
+    for clause in clauses:
+        scores = None if clause.score is None else (clause.score, 1.0)
+        yield LabelQuery(sources=(Source[clause.source.upper()],), scores=scores)

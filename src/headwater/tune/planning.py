@@ -1,0 +1,107 @@
+"""From a few measured samples to the plan of a fine-tuning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headwater.data.pipeline import Pipeline
+from headwater.engine.crew import available_cores
+from headwater.errors import WrongUse
+from headwater.plan.finetune import Convergence, Cut, FinetunePlan, Rates, Work, make_plan
+from headwater.plan.finetune.choice import Wish
+from headwater.plan.finetune.cut import FEATURES, IMAGES
+from headwater.store.base import Store
+from headwater.store.client.remote import RemoteStore
+from headwater.store.dataset import Dataset
+from headwater.store.fleet import ShardedStore
+from headwater.tune.inflow import Source
+from headwater.tune.measuring import seconds_per_image
+from headwater.tune.recipe import Recipe
+from headwater.tune.runs import count_held
+from headwater.tune.sources import Sources
+
+_HALF = 2  # bytes of a feature
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """A head's weights, and the seconds that one pass of training takes for one sample."""
+
+    weights: int
+    train_seconds: float
+
+
+def plan_tuning(
+    dataset: Dataset, sources: Sources, *, steps: Pipeline, recipe: Recipe, head: HeadCost, features: int
+) -> FinetunePlan:
+    """Measure a few samples each way, and choose; raises `WrongUse` for wishes that cannot be."""
+    held = count_held(len(dataset), recipe.validation)
+    images = len(dataset) - held
+    if images < 1:
+        raise WrongUse(f"of {len(dataset)} samples, {held} are held out and none is left; lower validation")
+    remote = dataset.store.remote
+    if not remote and recipe.cut == FEATURES:
+        raise WrongUse(f"{dataset.uri} lies here, so no store can make features of it; leave out `cut`")
+    image_bytes = float(dataset.sizes.mean())
+    cuts, rates = (
+        _measure(dataset, sources, steps, recipe, features)
+        if remote
+        else _measure_here(dataset, sources, steps)
+    )
+    stores, free = count_stores(dataset.store)
+    return make_plan(
+        cuts,
+        Work(images, held, recipe.variants, recipe.epochs, head.train_seconds),
+        rates=rates,
+        stores=stores,
+        image_bytes=image_bytes,
+        convergence=Convergence(head.weights),
+        steps=recipe.epochs * math.ceil(images / recipe.batch_size),
+        wish=Wish(recipe.cut, recipe.runs, None if free else stores, recipe.more_bytes),
+    )
+
+
+def count_stores(store: Store) -> tuple[int, bool]:
+    """How many stores there are, and whether fewer would do: replicas hold the same, shards do not."""
+    if isinstance(store, RemoteStore):
+        return len(store.replicas.all), True
+    return (len(store.stores), False) if isinstance(store, ShardedStore) else (1, False)
+
+
+def _measure_here(dataset: Dataset, sources: Sources, steps: Pipeline) -> tuple[list[Cut], Rates]:
+    """Nothing crosses a link, and the cores that make features are those that train."""
+    seconds = _time(sources.here(), dataset, steps)
+    return [Cut(IMAGES, 0.0, 0.0, seconds)], Rates(tuner_cores=1.0)
+
+
+def _measure(
+    dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe, features: int
+) -> tuple[list[Cut], Rates]:
+    """Both cuts, unless one was asked for."""
+    stores, _ = count_stores(dataset.store)
+    cuts, link = [], math.inf
+    if recipe.cut != FEATURES:
+        here = sources.here()
+        _time(here, dataset, steps)
+        link = _link(dataset, stores)
+        cuts.append(Cut(IMAGES, 0.0, float(dataset.sizes.mean()), here.layer_seconds))
+    if recipe.cut != IMAGES:
+        seconds = _time(sources.at_stores(stores), dataset, steps)
+        cuts.append(Cut(FEATURES, stores * seconds, _HALF * features))
+    return cuts, Rates(store_cores=1.0, store_link=link, tuner_cores=available_cores())
+
+
+def _time(source: Source, dataset: Dataset, steps: Pipeline) -> float:
+    try:
+        return seconds_per_image(source, dataset, steps)
+    finally:
+        source.close()
+
+
+def _link(dataset: Dataset, stores: int) -> float:
+    """Bytes per second from one store, as files have come so far."""
+    parts = dataset.store.stores if isinstance(dataset.store, ShardedStore) else (dataset.store,)
+    traffic = [part.traffic.read() for part in parts if isinstance(part, RemoteStore)]
+    rates = [size / seconds for size, seconds in traffic if size and seconds > 0]
+    return sum(rates) / stores if rates else math.inf

@@ -1,0 +1,164 @@
+"""Labels brought up to a model's version by a job at each store that holds samples; see also `here`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from headwater.engine.crew import Daemons
+from headwater.errors import HeadwaterError, Unreachable, WrongUse
+from headwater.store.client.address import Address, Secret
+from headwater.store.client.connection import Connection
+from headwater.store.client.jobs import JobClient
+from headwater.store.client.link import Link
+from headwater.store.client.opening import choose, greet
+from headwater.store.jobs.record import DONE, RELABEL, UNFINISHED
+from headwater.store.wire.messages import JobFacts
+
+Watch = Callable[[str, JobFacts], None]
+"""Told of each store's job whenever it was looked at; from several threads."""
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to label, and with what. Empty names mean the only dataset, and the only model, that there is.
+
+    `opinions`: what the model thinks of samples with somebody else's label is kept beside that.
+    `over_imports`: it replaces labels that came with the data. A human's label is never replaced.
+    """
+
+    dataset: str = ""
+    model: str = ""
+    opinions: bool = False
+    over_imports: bool = False
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """What became of one store: its job as it was last seen, and what crossed the link for it, both ways."""
+
+    store: str
+    job: JobFacts | None
+    bytes_moved: int
+    error: HeadwaterError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether its labels are up to date, or its job goes on."""
+        return self.error is None and self.job is not None and self.job.state in (DONE, *UNFINISHED)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How stores are spoken to."""
+
+    token: str | os.PathLike[str] | None = None
+    link: Link = field(default_factory=Link)
+
+
+def relabel_at(
+    stores: Sequence[str],
+    wish: Wish = Wish(),  # noqa: B008 - frozen
+    access: Access = Access(),  # noqa: B008
+    *,
+    wait: bool = True,
+    watch: Watch = lambda store, job: None,
+) -> list[Relabelled]:
+    """Begin the job at each store, or find the one that is under way, and `wait` until it ends.
+
+    All stores at once, each in a thread; what fails at one keeps nothing from the others. To stop waiting
+    stops no job: asking again finds it.
+    """
+    if not stores or len(set(stores)) < len(stores):
+        raise WrongUse(f"the stores are {', '.join(stores) or 'none'}; name each once, and at least one")
+    threads = Daemons(len(stores), "headwater-relabel")
+    done: SimpleQueue[tuple[int, Relabelled | BaseException]] = SimpleQueue()
+
+    def run(number: int) -> None:
+        try:
+            done.put((number, _at_store(stores[number], wish, access, wait, watch)))
+        except BaseException as error:
+            done.put((number, error))
+
+    for number in range(len(stores)):
+        threads.submit(run, number)
+    found = dict(done.get() for _ in stores)
+    threads.shutdown()
+    return [_checked(found[number]) for number in range(len(stores))]
+
+
+def stop_at(stores: Sequence[str], wish: Wish, access: Access) -> list[Relabelled]:
+    """End the unfinished relabel jobs of each store, of all its datasets unless one is named."""
+    ended = []
+    for store in stores:
+        with _client(store, access) as (client, address):
+            name = wish.dataset or address.dataset
+            jobs = [job for job in client.look() if job.kind == RELABEL and job.state in UNFINISHED]
+            wanted = [job.id for job in jobs if not name or job.dataset == name]
+            found = client.stop(wanted) if wanted else []
+            ended += [Relabelled(store, job, client.bytes_moved) for job in found]
+    return ended
+
+
+def _at_store(store: str, wish: Wish, access: Access, wait: bool, watch: Watch) -> Relabelled:
+    with _client(store, access) as (client, address):
+        job = None
+        try:
+            name = wish.dataset or address.dataset or _only_dataset(address, access)
+            job = client.start(
+                RELABEL,
+                dataset=name,
+                model=wish.model,
+                opinions=wish.opinions,
+                over_imports=wish.over_imports,
+            )
+            watch(store, job)
+            while wait and job.state in UNFINISHED:
+                time.sleep(_LOOK_SECONDS)
+                job = _look(client, job, access.link.give_up_seconds)
+                watch(store, job)
+        except HeadwaterError as error:
+            return Relabelled(store, job, client.bytes_moved, error)
+        return Relabelled(store, job, client.bytes_moved)
+
+
+def _look(client: JobClient, job: JobFacts, patience: float) -> JobFacts:
+    """The job as it stands; a store that is being started again is waited for."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            (found,) = client.look([job.id]) or [job]
+            return found
+        except Unreachable:
+            if time.monotonic() >= end:
+                raise
+
+
+@contextmanager
+def _client(store: str, access: Access) -> Iterator[tuple[JobClient, Address]]:
+    address = Address.parse(store)
+    client = JobClient(Connection(address, Secret(access.token), access.link))
+    try:
+        yield client, address
+    finally:
+        client.close()
+
+
+def _only_dataset(address: Address, access: Access) -> str:
+    connection = Connection(address, Secret(access.token), access.link)
+    try:
+        return choose(address, greet(connection))
+    finally:
+        connection.close()
+
+
+def _checked(found: Relabelled | BaseException) -> Relabelled:
+    if isinstance(found, BaseException):
+        raise found
+    return found

@@ -1,0 +1,130 @@
+"""Which samples each run trains on, which are held out, and in which rows the features of each lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.randomness import derive_key
+from headwater.engine.inference import BATCH
+from headwater.engine.permutation import Shuffled
+from headwater.errors import WrongUse
+
+Places = NDArray[np.int64]
+
+LOT = BATCH
+"""Samples whose features are asked for, checked and kept together."""
+
+_HOLD_OUT, _DIVIDE = 1, 2  # what the order of samples is keyed by beside the seed
+
+
+@dataclass(frozen=True, eq=False)
+class Lot:
+    """Samples that lie in rows one after the other: `places` in the dataset, of one variant.
+
+    `held` ones are for validation, and go through the model's own steps. All lots of a `stretch` are alike.
+    """
+
+    number: int
+    stretch: int
+    first: int
+    places: Places
+    variant: int
+    held: bool
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.first + len(self.places))
+
+
+def count_held(count: int, validation: float) -> int:
+    """How many of so many samples are held out."""
+    return round(count * validation)
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """The samples of each run and those held out, as places in a dataset in increasing order.
+
+    Features come in this order: those of the first run, in all variants; those held out, which are not needed
+    until the first run ends; then the other runs.
+    """
+
+    trained: tuple[Places, ...]
+    held: Places
+    variants: int = 1
+
+    @classmethod
+    def divide(cls, count: int, runs: int, *, validation: float, variants: int, seed: int) -> Runs:
+        """`count` samples by chance: a share held out, the others in runs of equal size, as near as can be.
+
+        Raises `WrongUse` where a run would have no sample.
+        """
+        chosen = Shuffled(count, derive_key(seed, _HOLD_OUT)).take(0, count)
+        held = count_held(count, validation)
+        rest = np.sort(chosen[held:])
+        if not 1 <= runs <= len(rest):
+            raise WrongUse(f"{len(rest):,} samples to train on cannot be divided into {runs} runs")
+        order = rest[Shuffled(len(rest), derive_key(seed, _DIVIDE)).take(0, len(rest))]
+        parts = [np.sort(part) for part in np.array_split(order, runs)]
+        return cls(tuple(parts), np.sort(chosen[:held]), variants)
+
+    def __len__(self) -> int:
+        return len(self.trained)
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all features."""
+        return self.variants * sum(map(len, self.trained)) + len(self.held)
+
+    @cached_property
+    def lots(self) -> tuple[Lot, ...]:
+        """All features in the order in which they come."""
+        return tuple(self._lots())
+
+    def _lots(self) -> Iterator[Lot]:
+        number = first = 0
+        for stretch, (places, variant, held) in enumerate(self._stretches()):
+            for start in range(0, len(places), LOT):
+                some = places[start : start + LOT]
+                yield Lot(number, stretch, first, some, variant, held)
+                number, first = number + 1, first + len(some)
+
+    def _stretches(self) -> Iterator[tuple[Places, int, bool]]:
+        for run, places in enumerate(self.trained):
+            for variant in range(self.variants):
+                yield places, variant, False
+            if run == 0:
+                yield self.held, 0, True
+
+    def _first_row(self, run: int) -> int:
+        before = self.variants * sum(map(len, self.trained[:run]))
+        return before + (len(self.held) if run else 0)
+
+    def rows(self, run: int, epoch: int) -> Places:
+        """Where the features of each sample of a run lie in this epoch; variants take turns."""
+        count = len(self.trained[run])
+        numbers = np.arange(count)
+        return self._first_row(run) + (numbers + epoch) % self.variants * count + numbers
+
+    @property
+    def held_rows(self) -> Places:
+        """Where the features of the samples lie that are held out."""
+        return self.variants * len(self.trained[0]) + np.arange(len(self.held))
+
+    def lots_before_run(self, run: int) -> int:
+        """How many lots must be here before a run can be trained."""
+        return self._lots_of(run, held=run > 0)
+
+    @property
+    def lots_before_validation(self) -> int:
+        """How many lots must be here before the first run can be validated."""
+        return self._lots_of(0, held=True)
+
+    def _lots_of(self, run: int, *, held: bool) -> int:
+        each = [self.variants * -(-len(places) // LOT) for places in self.trained[: run + 1]]
+        return sum(each) + (-(-len(self.held) // LOT) if held else 0)

@@ -1,0 +1,130 @@
+"""Where images become features: in this process, or at the stores that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headwater.data.pipeline import Pipeline
+from headwater.engine.chain import Chain
+from headwater.engine.crew import Crew, available_cores
+from headwater.engine.fetching import Reader
+from headwater.engine.inference import Extraction, FeatureBatch, Gathering
+from headwater.engine.meter import Meter
+from headwater.errors import StoreLost
+from headwater.loader.threads import use_one_core
+from headwater.models.model import Model
+from headwater.models.runtime import Engine
+from headwater.models.version import ModelVersion
+from headwater.plan.offload import Offload
+from headwater.store.base import Store
+from headwater.store.client.remote import RemoteStore
+from headwater.store.client.replicas import Replicas
+from headwater.store.dataset import Dataset
+from headwater.store.gathering import feature_reader
+from headwater.tune.runs import LOT, Places
+
+
+class Here:
+    """All layers run in this process: on a laptop, and where images cross the link after all."""
+
+    def __init__(self, dataset: Dataset, model: Model, *, seed: int) -> None:
+        self._store, self._seed = dataset.store, seed
+        # Several batches at once, a core each: a session that shares cores with others waits for them.
+        self._engine = Engine(model, threads=1)
+        self._meter, self._made = Meter(), 0
+        self._crew = Crew(
+            available_cores(), self._store.readers, prepare=use_one_core, patient=self._store.remote
+        )
+
+    @property
+    def bytes_moved(self) -> int:
+        return self._meter.stats().bytes_moved
+
+    @property
+    def layer_seconds(self) -> float:
+        """Seconds that steps and layers have taken for an image so far, on one core."""
+        return self._meter.stats().work_seconds.get("steps", 0.0) / max(1, self._made)
+
+    def run(self, positions: Places, ids: Places, *, steps: Pipeline, variant: int) -> Iterator[FeatureBatch]:
+        chain = Chain(steps.samplewise, self._seed)
+        extraction = Extraction(
+            lambda: self._store.reader(chain, (Offload(0),)), chain, self._engine, self._crew, self._meter
+        )
+        for batch in extraction.run(positions, ids, epoch=variant):
+            self._made += len(batch.ids)
+            yield batch
+
+    def close(self) -> None:
+        self._crew.close()
+
+
+class AtStores:
+    """Stores run the layers, and features cross; of replicas as many are asked as were planned for.
+
+    If those are lost, all are asked.
+    """
+
+    def __init__(self, dataset: Dataset, version: ModelVersion, *, seed: int, stores: int) -> None:
+        self._version, self._seed = version, seed
+        self._all, self._asked = dataset.store, _some(dataset.store, stores)
+        self._meter = Meter()
+        self._crew = Crew(1, dataset.store.readers, patient=True)
+
+    @property
+    def bytes_moved(self) -> int:
+        return self._meter.stats().bytes_moved
+
+    def run(self, positions: Places, ids: Places, *, steps: Pipeline, variant: int) -> Iterator[FeatureBatch]:
+        done = 0
+        try:
+            for batch in self._gather(positions, ids, steps, variant):
+                yield batch
+                done += LOT
+        except StoreLost:
+            if self._asked is self._all:
+                raise
+            self._asked = self._all
+            yield from self._gather(positions[done:], ids[done:], steps, variant)
+
+    def _gather(
+        self, positions: Places, ids: Places, steps: Pipeline, variant: int
+    ) -> Iterator[FeatureBatch]:
+        # The model's own steps draw nothing: without a seed their features are those that stores keep.
+        own = steps.spec() == list(self._version.steps)
+        asked, version = self._asked, self._version
+
+        def reader() -> Reader:
+            spec, seed = ((), 0) if own else (steps.samplewise.spec(), self._seed)
+            return feature_reader(asked, version.trunk_digest, width=version.features, steps=spec, seed=seed)
+
+        gathering = Gathering(reader, version.features, self._crew, self._meter)
+        return gathering.run(positions, ids, epoch=variant)
+
+    def close(self) -> None:
+        self._crew.close()
+
+
+def _some(store: Store, count: int) -> Store:
+    """The first so many replicas; of shards all, because each has what the others lack."""
+    if not isinstance(store, RemoteStore) or count >= len(store.replicas.all):
+        return store
+    few = [replica.connection for replica in store.replicas.all[:count]]
+    return RemoteStore(Replicas(few), store.known)
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """Makes either kind for one model and dataset."""
+
+    dataset: Dataset
+    version: ModelVersion
+    model: Model
+    seed: int
+
+    def here(self) -> Here:
+        return Here(self.dataset, self.model, seed=self.seed)
+
+    def at_stores(self, stores: int) -> AtStores:
+        """With so many of the replicas."""
+        return AtStores(self.dataset, self.version, seed=self.seed, stores=stores)

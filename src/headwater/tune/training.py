@@ -1,0 +1,131 @@
+"""The tuner's half: run after run, epoch after epoch, on features that are here; its state after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headwater.data.randomness import derive_key
+from headwater.engine.permutation import Shuffled
+from headwater.errors import ModelError
+from headwater.tune import state
+from headwater.tune.features import FeatureFile
+from headwater.tune.head import Batch, Head, Scaling
+from headwater.tune.inflow import Inflow, Watch
+from headwater.tune.recipe import Recipe
+from headwater.tune.runs import LOT, Places, Runs
+from headwater.tune.state import Standing
+from headwater.tune.team import team
+
+MakeHead = Callable[[Scaling], Head]
+"""The head as it is before the first run, for features that are scaled so."""
+
+_SEED_BITS = (1 << 63) - 1
+_SCALED_AT_ONCE = 16 * LOT
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """Trains a head on the runs; `labels` are those of all samples of the dataset, by place."""
+
+    runs: Runs
+    file: FeatureFile
+    labels: NDArray[np.int64]
+    recipe: Recipe
+    path: Path
+    """Of the state."""
+
+    def finish(self, inflow: Inflow, make_head: MakeHead, *, watch: Watch) -> Trained:
+        """Train from where the state stands to the end. The same features give the same head, bit for bit."""
+        inflow.wait(self.runs.lots_before_run(0))
+        head = make_head(self._scaling())
+        with team(head.weights, self.recipe.batch_size):
+            return self._go_on(head, inflow, watch)
+
+    def _go_on(self, head: Head, inflow: Inflow, watch: Watch) -> Trained:
+        standing, busy = self._restore(head), 0.0
+        for run in range(standing.run, len(self.runs)):
+            inflow.wait(self.runs.lots_before_run(run))
+            begun = time.perf_counter()
+            standing = self._train(head, standing, watch)
+            busy += time.perf_counter() - begun
+            inflow.wait(self.runs.lots_before_validation)
+            standing = standing.ended(head.accuracy(self._held()))
+            self._keep(head, standing)
+            watch.run(run, standing.accuracy[-1])
+        return Trained(head, standing, busy)
+
+    def _restore(self, head: Head) -> Standing:
+        found = state.load(self.path)
+        if found is None:
+            return Standing()
+        standing, tensors, plain = found
+        head.load(tensors, plain)
+        return standing
+
+    def _keep(self, head: Head, standing: Standing) -> None:
+        tensors, plain = head.state()
+        state.save(self.path, standing, tensors=tensors, plain=plain)
+
+    def _train(self, head: Head, standing: Standing, watch: Watch) -> Standing:
+        """The epochs of a run that are left."""
+        run = standing.run
+        for epoch in range(standing.epoch, self.recipe.epochs):
+            rate = self.recipe.rate(run, epoch, runs=len(self.runs))
+            with _seeded(self.recipe.seed, run, epoch):
+                standing = standing.trained(head.train(self._batches(run, epoch), rate=rate))
+            self._keep(head, standing)
+            watch.epoch(run, epoch, standing.losses[run][-1])
+        return standing
+
+    def _batches(self, run: int, epoch: int) -> Iterator[Batch]:
+        """The samples of a run in the order of this epoch, in batches of equal size, as near as can be."""
+        rows, places = self.runs.rows(run, epoch), self.runs.trained[run]
+        sound = np.flatnonzero(self.file.sound(rows))
+        if not len(sound):
+            raise ModelError(f"none of the {len(rows):,} samples of run {run + 1} has features")
+        order = sound[Shuffled(len(sound), derive_key(self.recipe.seed, run, epoch)).take(0, len(sound))]
+        for some in np.array_split(order, -(-len(order) // self.recipe.batch_size)):
+            yield self._batch(rows[some], places[some])
+
+    def _held(self) -> Iterator[Batch]:
+        rows = self.runs.held_rows
+        sound = np.flatnonzero(self.file.sound(rows))
+        for start in range(0, len(sound), _SCALED_AT_ONCE):
+            some = sound[start : start + _SCALED_AT_ONCE]
+            yield self._batch(rows[some], self.runs.held[some])
+
+    def _batch(self, rows: Places, places: Places) -> Batch:
+        return torch.from_numpy(self.file.take(rows)).float(), torch.from_numpy(self.labels[places])
+
+    def _scaling(self) -> Scaling:
+        rows = self.runs.rows(0, 0)
+        rows = rows[self.file.sound(rows)]
+        if not len(rows):
+            raise ModelError(f"none of the {len(self.runs.trained[0]):,} samples of run 1 has features")
+        starts = range(0, len(rows), _SCALED_AT_ONCE)
+        return Scaling.of(self.file.take(rows[start : start + _SCALED_AT_ONCE]) for start in starts)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came out: the head, what each run reached, and the seconds that training took this time."""
+
+    head: Head
+    standing: Standing
+    seconds: float
+
+
+@contextmanager
+def _seeded(seed: int, run: int, epoch: int) -> Iterator[None]:
+    """Torch's generator as it is in this epoch, for a head that draws; the user's own is left alone."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(derive_key(seed, run, epoch) & _SEED_BITS)
+        yield

@@ -1,0 +1,257 @@
+"""`hw.Tuner`: a new head for frozen layers, from features that are made where the images are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import closing
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from headwater.data.pipeline import Pipeline
+from headwater.data.steps import catalogue
+from headwater.data.translate import as_pipeline
+from headwater.errors import WrongUse
+from headwater.models.model import Model
+from headwater.models.registry import Registry
+from headwater.models.version import ModelVersion
+from headwater.plan.finetune import FinetunePlan
+from headwater.plan.finetune.cut import FEATURES
+from headwater.store.dataset import Dataset
+from headwater.tune.describing import describe_head, describe_optimiser
+from headwater.tune.features import FeatureFile
+from headwater.tune.head import Head, Optimiser, Scaling, check_custom
+from headwater.tune.inflow import Inflow, Source, Steps, Unwatched, Watch
+from headwater.tune.labels import Labelled, own_labels
+from headwater.tune.measuring import seconds_per_row
+from headwater.tune.outcome import Finetuned, Measured
+from headwater.tune.planning import HeadCost, plan_tuning
+from headwater.tune.recipe import Recipe
+from headwater.tune.runs import Runs
+from headwater.tune.sources import Sources
+from headwater.tune.team import team
+from headwater.tune.training import Trained, Training
+from headwater.tune.workplace import Workplace, working, workplace
+
+FORMAT = 1
+"""Raised when a workplace of before cannot be gone on with."""
+
+
+class Tuner:
+    """Trains a head for the frozen layers of a model, in runs that overlap with the making of features.
+
+    `model` names a version in the `registry`, a folder or a `Registry`. The head is linear unless `head` is
+    given, a module from features (n, F) to logits; it needs an `optimiser`, a function from parameters to a
+    torch optimiser. `labels` say what is learnt; without them it is the data's own. `augment` are transforms
+    in the place of the model's own per sample, with `recipe.variants` feature vectors of each sample.
+
+    What goes on after a kill is the same call: features that are here are not fetched again, and the result
+    is that of an undisturbed one. Raises `WrongUse` for what does not fit together.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        model: str,
+        *,
+        registry: Registry | str | os.PathLike[str],
+        recipe: Recipe | None = None,
+        labels: Labelled | None = None,
+        augment: Any = None,
+        head: nn.Module | None = None,
+        optimiser: Optimiser | None = None,
+    ) -> None:
+        self.registry = registry if isinstance(registry, Registry) else Registry(registry)
+        self.recipe = recipe or Recipe()
+        self.labelled = own_labels(dataset) if labels is None else labels
+        if self.labelled.dataset.store is not dataset.store:
+            raise WrongUse(f"the labels are those of {self.labelled.dataset!r}, the data is {dataset!r}")
+        self.version = self.registry.version(model)
+        self._head, self._optimiser = head, optimiser
+        self._steps = _find_steps(self.version, augment, self.recipe)
+        if head is not None:
+            _check_head(head, optimiser, self.version, self.labelled)
+        self._plan: FinetunePlan | None = None
+
+    @cached_property
+    def _model(self) -> Model:
+        return self.registry.get(self.version.digest)
+
+    @cached_property
+    def key(self) -> str:
+        """What this fine-tuning is known by: all that its result depends on."""
+        content = msgspec.json.encode(
+            [
+                FORMAT,
+                self.version.digest,
+                self.labelled.digest,
+                asdict(self.recipe),
+                self._steps.trained.spec(),
+                describe_head(self._head),
+                describe_optimiser(self._optimiser),
+            ]
+        )
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    def plan(self) -> FinetunePlan:
+        """What to expect: the plan that it was begun with, or one from measurements on a few samples."""
+        if self._plan is None:
+            self._plan = workplace(self.key).load_plan() or self._measure()
+        return self._plan
+
+    def fit(self, name: str | None = None, *, watch: Watch | None = None) -> Finetuned:
+        """Train, and put the result in force in the registry as `name`, or under the model's own.
+
+        `watch` is told of features, epochs and runs as they come.
+        """
+        told = watch or Unwatched()
+        with working(self.key) as place:
+            plan = self.plan()
+            place.keep_plan(plan)
+            runs = self._divide(plan.runs)
+            with closing(FeatureFile(place.folder, runs.lots, width=self.version.features)) as file:
+                done = self._run(plan, runs, file, place, told, name or self.version.name)
+            # In this order: once NAME means the new version, the same call would tune that one.
+            place.clear()
+            self.registry.switch(done.version.name, done.version.digest)
+        return done
+
+    def _run(
+        self, plan: FinetunePlan, runs: Runs, file: FeatureFile, place: Workplace, watch: Watch, name: str
+    ) -> Finetuned:
+        resumed, source = file.here > 0, self._source(plan)
+        training = Training(runs, file, self.labelled.labels, self.recipe, place.state)
+        begun = time.perf_counter()
+        with Inflow(source, self.labelled.dataset, file=file, steps=self._steps, watch=watch) as inflow:
+            trained = training.finish(inflow, self._make_head, watch=watch)
+        seconds = time.perf_counter() - begun
+        failed = int((~file.sound(np.arange(file.rows))).sum())
+        moved = source.bytes_moved if self.labelled.dataset.store.remote else 0
+        return Finetuned(
+            version=self._keep(name, trained, runs, failed),
+            plan=plan,
+            accuracy=trained.standing.accuracy,
+            losses=trained.standing.losses,
+            measured=Measured(seconds, inflow.seconds, trained.seconds, moved),
+            failed=failed,
+            errors=inflow.errors,
+            resumed=resumed,
+        )
+
+    def _divide(self, runs: int) -> Runs:
+        recipe = self.recipe
+        return Runs.divide(
+            len(self.labelled), runs, validation=recipe.validation, variants=recipe.variants, seed=recipe.seed
+        )
+
+    def _source(self, plan: FinetunePlan) -> Source:
+        return self._sources.at_stores(plan.stores) if plan.cut.name == FEATURES else self._sources.here()
+
+    @property
+    def _sources(self) -> Sources:
+        return Sources(self.labelled.dataset, self.version, self._model, self.recipe.seed)
+
+    @property
+    def _classes(self) -> tuple[str, ...]:
+        return self.labelled.classes
+
+    @property
+    def _starts_from_parent(self) -> bool:
+        """A linear head for the same classes is where training goes on."""
+        return (
+            self._head is None and "head" not in self.version.graphs and self._classes == self.version.classes
+        )
+
+    def _make_head(self, scaling: Scaling) -> Head:
+        if self._head is not None:
+            assert self._optimiser is not None
+            return Head.custom(self._head, self._optimiser)
+        start = self._model if self._starts_from_parent else None
+        return Head.linear(
+            scaling, classes=len(self._classes), recipe=self.recipe, optimiser=self._optimiser, start=start
+        )
+
+    def _measure(self) -> FinetunePlan:
+        width = self.version.features
+        head = self._make_head(Scaling(np.zeros(width), np.full(width, width**-0.5)))
+        size = self.recipe.batch_size
+        with team(head.weights, size):
+            seconds = seconds_per_row(head, width=width, classes=len(self._classes), batch_size=size)
+        cost = HeadCost(head.weights, seconds)
+        return plan_tuning(
+            self.labelled.dataset,
+            self._sources,
+            steps=self._steps.trained,
+            recipe=self.recipe,
+            head=cost,
+            features=width,
+        )
+
+    def _keep(self, name: str, trained: Trained, runs: Runs, failed: int) -> ModelVersion:
+        graph, tensors = trained.head.export(self.version.features)
+        frozen = {key: value for key, value in self._model.tensors.items() if key.startswith("trunk/")}
+        model = Model(
+            trunk=self._model.trunk,
+            head=graph,
+            tensors=frozen | {f"head/{key}": value for key, value in tensors.items()},
+            classes=self._classes,
+            steps=self._model.steps,
+        )
+        made = self._describe(trained, runs, failed)
+        return self.registry.put(model, name=name, parent=self.version.digest, made=made)
+
+    def _describe(self, trained: Trained, runs: Runs, failed: int) -> dict[str, Any]:
+        """How the version was made; nothing in it depends on the machine or on the time."""
+        recipe = asdict(self.recipe)
+        wishes = ("runs", "cut", "more_bytes")
+        return {
+            "by": "finetune",
+            "data": self.labelled.dataset.version,
+            "labels": self.labelled.said,
+            "label_digest": self.labelled.digest,
+            "samples": sum(map(len, runs.trained)),
+            "held": len(runs.held),
+            "failed": failed,
+            "runs": len(runs),
+            **{key: value for key, value in recipe.items() if key not in wishes},
+            "augment": self._steps.trained.spec() if self._steps.trained != self._steps.held else None,
+            "head": "linear" if self._head is None else type(self._head).__name__,
+            "optimiser": describe_optimiser(self._optimiser),
+            "start": "parent" if self._starts_from_parent else "new",
+            "accuracy": trained.standing.accuracy,
+        }
+
+
+def _find_steps(version: ModelVersion, augment: Any, recipe: Recipe) -> Steps:
+    own = Pipeline.from_spec(version.steps, catalogue())
+    if augment is None:
+        if recipe.variants > 1:
+            raise WrongUse(f"variants is {recipe.variants}, but without `augment` all variants are the same")
+        return Steps(own, own)
+    given = as_pipeline(augment)
+    if any(step.opaque for step in given.steps):
+        raise WrongUse(
+            f"{given} holds a function of yours, which a store does not have; use named transforms"
+        )
+    if given.batchwise.steps not in ((), own.batchwise.steps):
+        raise WrongUse(
+            f"`augment` ends with {given.batchwise}; leave that out: the model's own comes after it"
+        )
+    return Steps(Pipeline(given.samplewise.steps + own.batchwise.steps), own)
+
+
+def _check_head(
+    head: nn.Module, optimiser: Optimiser | None, version: ModelVersion, labelled: Labelled
+) -> None:
+    if optimiser is None:
+        raise WrongUse(
+            "a head of your own needs an optimiser, such as "
+            "optimiser=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
+        )
+    check_custom(head, features=version.features, classes=len(labelled.classes))

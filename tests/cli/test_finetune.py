@@ -1,0 +1,134 @@
+"""`headwater finetune` on data that lies here: what it prints, refuses and leaves in the registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headwater as hw
+from headwater import cli
+from headwater.models.registry import Registry
+from headwater.store.labels import LabelRows, Source, open_labels
+from tunings import make_registry, write_colours
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path / "cache"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path / "cache"
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("pictures") / "colours")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return make_registry(tmp_path / "models")
+
+
+def run(colours: Path, registry: Registry, *words: object) -> int:
+    usual = ("--model", "plain", "--registry", registry.folder, "--epochs", 3, "--batch-size", 32)
+    return cli.run(["finetune", str(colours), *map(str, usual), *map(str, words)])
+
+
+def run_json(
+    capsys: pytest.CaptureFixture[str], colours: Path, registry: Registry, *words: object
+) -> dict[str, Any]:
+    assert run(colours, registry, *words, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_a_document(colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, colours, registry, "--runs", 2, "--name", "tuned", "--seed", 5)
+    version = registry.current("tuned")
+    assert found["version"] == version.digest
+    assert (found["name"], found["parent"]) == ("tuned", registry.current("plain").digest)
+    assert found["accuracy"] == [1.0, 1.0]
+    assert (found["failed"], found["resumed"], found["sync"]) == (0, False, [])
+    assert (found["plan"]["runs"], found["plan"]["cut"]["name"]) == (2, "images")
+    assert set(found["predicted"]) == set(found["measured"]) == {"all", "features", "training", "bytes"}
+    assert version.made["seed"] == 5
+
+
+def test_tables(colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(colours, registry, "--runs", 2) == 0
+    shown = capsys.readouterr()
+    for text in ("run 2", "100.0%", "predicted", "measured", "training", registry.current("plain").digest):
+        assert text in shown.out
+    assert "expected:" in shown.err
+
+
+def test_a_dry_run_only_says_what_to_expect(
+    colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = registry.current("plain")
+    assert run(colours, registry, "--dry-run") == 0
+    shown = capsys.readouterr()
+    assert "images *" in shown.out
+    assert "expected:" in shown.err
+    found = run_json(capsys, colours, registry, "--dry-run")
+    assert found["seconds"] > 0
+    assert registry.current("plain") == before
+
+
+def test_variants_are_random_crops_and_flips(
+    colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run_json(capsys, colours, registry, "--variants", 2)
+    names = [step["name"] for step in found["made"]["augment"]]
+    assert names == ["decode", "random_crop", "resize", "random_flip", "normalize"]
+
+
+def test_labels_of_a_database(
+    colours: Path, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, place = hw.open(colours), tmp_path / "labels.db"
+    database = open_labels(place)
+    numbers = database.adopt("colours", ["cold", "warm"])
+    some = slice(0, None, 2)
+    warm = (np.asarray(data.labels)[some] == 2).astype(int)
+    rows = LabelRows.of(np.asarray(data.ids)[some], numbers[warm], source=Source.HUMAN)
+    database.write("colours", rows)
+    database.close()
+    found = run_json(capsys, colours, registry, "--labels", "human+model>=0.9", "--db", place)
+    assert (found["made"]["samples"], found["made"]["held"]) == (81, 9)
+    assert found["made"]["labels"] == "human+model>=0.9"
+    assert registry.current("plain").classes == ("cold", "warm")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--runs", "many"), 2, "--runs is 'many'; give a number of at least 1, or auto"),
+        (("--runs", "0"), 2, "--runs is '0'"),
+        (("--labels", "people"), 2, "does not say which labels to learn"),
+        (("--db", "x.db"), 2, "--db and --dataset are for labels of a database"),
+        (("--cut", "middle"), 2, "cut is 'middle'"),
+        (("--cut", "features"), 2, "no store can make features"),
+        (("--sync",), 2, "is not at a store"),
+        (("--model", "other"), 1, "other"),
+    ],
+)
+def test_wrong_use(
+    words: tuple[str, ...],
+    code: int,
+    says: str,
+    colours: Path,
+    registry: Registry,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(colours, registry, *words) == code
+    assert says in capsys.readouterr().err

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwater as hw
+from headwater.store.labels import LabelRows, Source, open_labels
+from labelled import announce, digest, human, predicted
+
+
+@pytest.fixture
+def place(photo_folder: Path, tmp_path: Path) -> Path:
+    """The labels of a folder of photos as imports, then of two models, and one correction by hand."""
+    data, path = hw.open(photo_folder), tmp_path / "labels.db"
+    with closing(open_labels(path)) as database:
+        first, second = announce(database, 1), announce(database, 2)
+        database.enrol("photos", data.ids[:10], data.labels[:10], class_names=data.classes)
+        rest, count = data.ids[10:], len(data) - 10
+        margins = np.linspace(0.1, 0.9, count)
+        database.write("photos", predicted(rest, [0] * count, first, margins=margins), author="relabel")
+        database.write("photos", predicted(data.ids, np.arange(len(data)) % 2, second, scores=0.9))
+        database.write("photos", human(data.ids[-1:], [1]), author="anna")
+    return path
+
+
+@pytest.fixture
+def labels(headwater_json: Any, place: Path) -> Callable[..., dict[str, Any]]:
+    """Run `headwater labels VERB photos ...` on that database."""
+
+    def run(verb: str, *words: object) -> dict[str, Any]:
+        document: dict[str, Any] = headwater_json("labels", verb, "photos", *words, "--db", place)
+        return document
+
+    return run
+
+
+def test_search(labels: Any, photo_folder: Path) -> None:
+    data = hw.open(photo_folder)
+    found = labels("search", "--source", "import", "--limit", 4, "--data", photo_folder)
+    assert [row["sample"] for row in found["rows"]] == sorted(data.ids[:10].tolist())[:4]
+    position = data.index.position_of(np.array([found["rows"][0]["sample"]]))[0]
+    assert found["rows"][0]["key"] == data.index.key(position)
+    assert found["rows"][0]["class"] == data.classes[data.index.labels[position]]
+    rest = labels("search", "--source", "import", "--after", found["next"])
+    assert (len(rest["rows"]), rest["next"]) == (6, None)
+    assert "key" not in rest["rows"][0]
+    model = labels("search", "--version", "net2", "--class", data.classes[0], "--score", "0.9..")["rows"]
+    assert {(row["class"], row["version"], row["score"]) for row in model} == {
+        (data.classes[0], digest(2), 0.9)
+    }
+    assert labels("search", "--older-than", digest(2), "--margin", "..0.5")["rows"] == []
+
+
+def test_counts_and_the_table(labels: Any, headwater: Any, place: Path, photo_folder: Path) -> None:
+    data = hw.open(photo_folder)
+    found = labels("counts")
+    assert sum(found["total"].values()) == len(data)
+    assert found["total"]["human"] == 1
+    assert tuple(found["classes"]) == data.classes
+    done = headwater("labels", "counts", "photos", env={"HEADWATER_LABELS": str(place)})
+    assert done.returncode == 0
+    assert "together" in done.stdout
+    assert all(name in done.stdout for name in data.classes)
+
+
+def test_diff_and_review(labels: Any, photo_folder: Path) -> None:
+    data = hw.open(photo_folder)
+    found = labels("diff", "net1", digest(2), "--limit", 3, "--data", photo_folder)
+    assert found["samples"] == len(data) - 10
+    assert found["changed"] == (len(data) - 10) // 2
+    assert {(m["from"], m["to"]) for m in found["matrix"]} == {
+        (data.classes[0], data.classes[0]),
+        (data.classes[0], data.classes[1]),
+    }
+    assert [row["was"] for row in found["rows"]] == [data.classes[0]] * 3
+    margins = [row["margin"] for row in labels("review", "--limit", 5)["rows"]]
+    assert margins == sorted(margins)
+    given = labels("review", "--by", "disagreement")["rows"]
+    assert {row["source"] for row in given} <= {"import", "human"}
+    assert all(row["class"] != row["other"]["class"] for row in given)
+    assert len(labels("review", "--by", "models", "--limit", 2)["rows"]) == 2
+
+
+def test_set_rename_merge_undo_log(labels: Any, photo_folder: Path, place: Path) -> None:
+    data = hw.open(photo_folder)
+    key, sample = data[3].key, data[3].id
+    labels("set", key, data.classes[1], "--by", "anna", "--data", photo_folder)
+    labels("set", data[4].id, "brand new", "--new", "--by", "bert")
+    with closing(open_labels(place)) as database:
+        rows = database.get("photos", [sample, data[4].id])
+        assert set(rows.sources.tolist()) == {Source.HUMAN}
+        assert database.classes("photos").names[rows.labels[rows.samples == data[4].id][0]] == "brand new"
+    renamed = labels("rename", "brand new", "newer", "--by", "anna")
+    merged = labels("merge", "newer", data.classes[0])
+    assert "newer" not in labels("counts")["classes"]
+    assert labels("undo", merged["revision"])["wrote"] == 0
+    assert labels("counts")["classes"]["newer"]["human"] == 1
+    entries = labels("log", "--limit", 4)["revisions"]
+    assert [entry["kind"] for entry in entries] == ["undo", "merge", "rename", "write"]
+    assert entries[2]["number"] == renamed["revision"]
+    assert [entry["author"] for entry in entries][2:] == ["anna", "bert"]
+    assert entries[1]["undone_by"] == entries[0]["number"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_export_and_import(
+    labels: Any, headwater_json: Any, photo_folder: Path, tmp_path: Path, suffix: str
+) -> None:
+    count = len(hw.open(photo_folder))
+    file, other = tmp_path / f"out.{suffix}", tmp_path / "other.db"
+    exported = labels("export", file, "--data", photo_folder, "--image-prefix", "s3://bucket/")
+    assert exported["rows"] == count
+    if suffix == "json":
+        assert json.loads(file.read_text())[0]["data"]["image"].startswith("s3://bucket/")
+    with closing(open_labels(other)) as database:
+        announce(database, 1)
+        announce(database, 2)
+    read = headwater_json("labels", "import", "photos", file, "--db", other, "--by", "anna")
+    assert (read["wrote"], read["kept"]) == (count, 0)
+    with closing(open_labels(other)) as database:
+        assert sum(sum(row.values()) for row in database.counts("photos").values()) == count
+
+
+def test_what_is_wrong_is_said(headwater: Any, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("sample,label\nfive,bee\n")
+    cases = [
+        (("counts", "fotos", "--db", place), 1, "no labels are kept of a dataset 'fotos'"),
+        (("counts", "photos", "--db", tmp_path / "none.db"), 1, "there is no label database"),
+        (("counts", "photos", "--db", "mysql://x/y"), 2, "no label database is kept in 'mysql'"),
+        (("import", "photos", tmp_path / "bad.csv", "--db", place), 1, "bad.csv line 2, column 'sample'"),
+        (("search", "photos", "--score", "high", "--db", place), 2, "is no range; write LOW..HIGH"),
+        (("search", "photos", "--source", "robot", "--db", place), 2, "no source is called 'robot'"),
+        (("search", "photos", "--version", "v9", "--db", place), 4, "model version 'v9' is not known"),
+        (("set", "photos", "5", "cow", "--db", place), 2, "--new makes it a class"),
+        (("undo", "photos", "999", "--db", place), 4, "revision 999 is none of this dataset"),
+    ]  # fmt: skip
+    for words, code, said in cases:
+        done = headwater("labels", *words)
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert said in done.stderr
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_tables_show_the_same(headwater: Any, place: Path, photo_folder: Path) -> None:
+    data = hw.open(photo_folder)
+    said = {
+        ("search", "photos", "--limit", "3", "--data", str(photo_folder)): ".jpg",
+        ("diff", "photos", "net1", "net2"): f"{(len(data) - 10) // 2} of {len(data) - 10} samples",
+        ("review", "photos", "--by", "disagreement"): data.classes[0],
+        ("log",): "announce",
+        ("undo", "photos"): "1 rows are as they were",
+    }
+    for words, text in said.items():
+        done = headwater("labels", *words, "--db", place)
+        assert done.returncode == 0, done.stderr
+        assert text in done.stdout, words
+
+
+def test_names_cannot_write_to_the_terminal(headwater: Any, tmp_path: Path) -> None:
+    with closing(open_labels(tmp_path / "labels.db")) as database:
+        database.adopt("photos", ["red[bold]"])
+        database.write("photos", LabelRows.of([5], [0], source=Source.HUMAN), author="\x1b[31mred")
+    done = headwater("labels", "log", "--db", tmp_path / "labels.db")
+    assert "\x1b" not in done.stdout
+    assert "[31mred" in done.stdout
+    assert "red[bold]" in headwater("labels", "search", "photos", "--db", tmp_path / "labels.db").stdout

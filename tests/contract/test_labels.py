@@ -1,0 +1,590 @@
+"""What every label database promises, in SQLite and in a PostgreSQL that runs: rules, history, queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from headwater.errors import LabelError, LabelRefused, WrongUse
+from headwater.store.labels import LabelRows, Source, writing
+from headwater.store.labels.database import LabelDatabase
+from headwater.store.labels.queries import LabelQuery
+from labelled import (
+    NAMES,
+    Kind,
+    Templates,
+    announce,
+    contents,
+    digest,
+    human,
+    imported,
+    in_force,
+    predicted,
+    remembered,
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def kind(request: pytest.FixtureRequest, label_templates: Templates, tmp_path: Path) -> Kind:
+    if request.param == "sqlite":
+        return label_templates.sqlite_kind(tmp_path)
+    return label_templates.postgresql_kind()
+
+
+@pytest.fixture
+def db(kind: Kind) -> Iterator[LabelDatabase]:
+    """With two model versions, 1 and 2, and a dataset of four classes without labels."""
+    database = kind.open()
+    announce(database, 1)
+    announce(database, 2)
+    database.adopt("photos", NAMES)
+    yield database
+    database.close()
+
+
+def put(db: LabelDatabase, who: str, label: int, *, sample: int = 7) -> Any:
+    """One label of a human, an import, or a model by its number."""
+    if who.isdigit():
+        rows = predicted([sample], [label], db.model(digest(int(who))).number)
+    else:
+        rows = {"human": human, "import": imported}[who]([sample], [label])
+    return db.write("photos", rows)
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        ("there", "comes", "replaced"),
+        [
+            ("human", "human", True),
+            ("human", "import", False),
+            ("human", "1", False),
+            ("import", "human", True),
+            ("import", "import", True),
+            ("import", "1", False),
+            ("1", "human", True),
+            ("1", "import", True),
+            ("1", "2", True),
+            ("2", "1", False),
+            ("1", "1", False),
+        ],
+    )
+    def test_who_replaces_whom(self, db: LabelDatabase, there: str, comes: str, replaced: bool) -> None:
+        put(db, there, 1)
+        written = put(db, comes, 2)
+        assert (written.wrote, written.kept) == ((1, 0) if replaced else (0, 1))
+        who = comes if replaced else there
+        assert in_force(db) == {7: (2 if replaced else 1, "model" if who.isdigit() else who)}
+
+    def test_a_model_replaces_an_import_only_if_asked(self, db: LabelDatabase) -> None:
+        put(db, "import", 1)
+        put(db, "human", 1, sample=8)
+        model = db.model(digest(1)).number
+        written = db.write("photos", predicted([7, 8], [2, 2], model), over_imports=True)
+        assert (written.wrote, written.kept) == (1, 1)
+        assert in_force(db) == {7: (2, "model"), 8: (1, "human")}
+
+    def test_an_import_that_says_the_same_changes_nothing(self, db: LabelDatabase) -> None:
+        put(db, "import", 1)
+        before = contents(db)
+        assert put(db, "import", 1).wrote == 0
+        assert contents(db) == before
+
+    @pytest.mark.parametrize("comes", ["1", "import"])
+    def test_the_statement_itself_protects_a_human_who_comes_between(
+        self, db: LabelDatabase, comes: str
+    ) -> None:
+        """A label that appears after the write has looked, in the last moment before it writes."""
+        row = "1, 0, 7, 3, NULL, NULL, 0, NULL, 5, 0"
+        done: list[str] = []
+
+        def intrude(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+            if statement.startswith("INSERT INTO labels") and not done:
+                done.append(statement)
+                cursor.execute(f"INSERT INTO labels VALUES ({row})")
+
+        sa.event.listen(db._engine, "before_cursor_execute", intrude)
+        assert put(db, comes, 1).wrote == 0
+        assert done
+        assert in_force(db) == {7: (3, "human")}
+
+    def test_an_unknown_version_cannot_label(self, db: LabelDatabase) -> None:
+        with pytest.raises(LabelRefused, match="was not told of model version number 999"):
+            db.write("photos", predicted([7], [1], 999))
+        with pytest.raises(LabelRefused, match="was not told of model version number 0"):
+            db.write("photos", LabelRows.of([7], [1], source=Source.MODEL))
+        assert in_force(db) == {}
+        assert [entry.kind for entry in db.log()] == ["announce", "announce"]
+
+    def test_what_makes_no_sense_is_refused(self, db: LabelDatabase) -> None:
+        with pytest.raises(WrongUse, match="label 4 is no place in a list of 4 classes"):
+            db.write("photos", human([7], [4]))
+        with pytest.raises(WrongUse, match="names a model version"):
+            db.write("photos", LabelRows.of([7], [1], source=Source.HUMAN, model=1))
+        with pytest.raises(WrongUse, match="source 9 is none of 0"):
+            db.write("photos", LabelRows.of([7], [1], source=9))
+        with pytest.raises(WrongUse, match="at least one row"):
+            db.write("photos", human([], []))
+        with pytest.raises(WrongUse, match="a dataset's name"):
+            db.write("a\nb", human([7], [0]))
+
+    def test_columns_come_back_as_they_went(self, db: LabelDatabase) -> None:
+        rows = LabelRows.of(
+            [(1 << 63) - 1, 0],
+            [3, 1],
+            source=[Source.MODEL, Source.HUMAN],
+            model=[db.model(digest(2)).number, 0],
+            scores=[0.1, np.nan],
+            margins=[1e-30, np.nan],
+            times=[1_600_000_000_123, 1],
+        )
+        db.write("photos", rows)
+        (found,) = db.scan("photos")
+        for name, one, other in zip(rows.__dict__, found.columns(), rows.columns(), strict=True):
+            if name != "revisions":
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one, other[::-1], err_msg=name)
+
+    def test_many_rows_are_written_in_parts(self, db: LabelDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writing, "ROWS_AT_ONCE", 7)
+        samples = np.random.default_rng(0).permutation(100)
+        assert db.write("photos", imported(samples, samples % 4)).wrote == 100
+        model = db.model(digest(1)).number
+        assert db.write("photos", predicted(range(50, 150), [1] * 100, model)).kept == 50
+        assert {s: label for s, (label, _) in in_force(db).items() if s < 100} == {
+            s: s % 4 for s in range(100)
+        }
+        assert db.get("photos", range(200), opinions=True).samples.tolist() == list(range(50, 100))
+
+
+class TestModels:
+    def test_a_version_is_announced_once(self, db: LabelDatabase) -> None:
+        again = db.announce(digest(1), name="another name", parent=digest(2))
+        assert again == db.model(digest(1))
+        assert again.name == "net1"
+        assert [version.digest for version in db.models()] == [digest(1), digest(2)]
+
+    def test_found_by_digest_its_beginning_and_name(self, db: LabelDatabase) -> None:
+        third = db.announce("abcdef0123456789", name="net2", parent=digest(2))
+        assert third.parent == digest(2)
+        assert db.model("abcdef01") == db.model("net2") == third
+        with pytest.raises(LabelRefused, match="begins several digests"):
+            db.model("00000000")
+        for text in ("abcdef0", "nothing"):
+            with pytest.raises(LabelRefused, match="is not known to this database"):
+                db.model(text)
+
+    def test_a_digest_is_hexadecimal(self, db: LabelDatabase) -> None:
+        with pytest.raises(WrongUse, match="no digest"):
+            db.announce("../../etc", name="net")
+
+
+class TestKeys:
+    def test_a_chunk_is_written_once(self, db: LabelDatabase) -> None:
+        model = db.model(digest(1)).number
+        first = db.write("photos", predicted([1, 2], [0, 1], model), key="job", chunk=0)
+        before, old = contents(db), remembered(db)
+        assert db.write("photos", predicted([1, 2], [3, 3], model), key="job", chunk=0) == first
+        assert (contents(db), remembered(db)) == (before, old)
+        second = db.write("photos", predicted([3], [2], model), key="job", chunk=1)
+        assert second.revision == first.revision
+        assert db.log("photos")[0].wrote == 3
+
+    def test_chunks_are_undone_together(self, db: LabelDatabase) -> None:
+        put(db, "import", 2)
+        before = contents(db)
+        for chunk in range(3):
+            db.write("photos", human([chunk, 7 + chunk], [0, 1]), key="job", chunk=chunk)
+        assert db.undo("photos").wrote == 6
+        assert contents(db) == before
+
+    def test_a_sample_in_two_chunks_goes_back_to_what_was_before_both(self, db: LabelDatabase) -> None:
+        put(db, "import", 2)
+        before = contents(db)
+        for chunk in range(2):
+            db.write("photos", human([7], [chunk]), key="job", chunk=chunk)
+        assert in_force(db) == {7: (1, "human")}
+        db.undo("photos")
+        assert contents(db) == before
+
+    def test_a_key_is_one_writes_only(self, db: LabelDatabase) -> None:
+        model = db.model(digest(1)).number
+        db.write("photos", predicted([1], [0], model), key="job")
+        for rows in (human([2], [0]), predicted([2], [0], db.model(digest(2)).number)):
+            with pytest.raises(LabelRefused, match="key 'job' is that of revision 3"):
+                db.write("photos", rows, key="job", chunk=1)
+        db.undo("photos")
+        with pytest.raises(LabelRefused, match="was undone by revision 4"):
+            db.write("photos", predicted([1], [0], model), key="job", chunk=1)
+
+
+class TestUndo:
+    def test_rows_come_back_exactly(self, db: LabelDatabase) -> None:
+        states = [contents(db)]
+        for who, label in (("1", 0), ("import", 1), ("2", 2), ("human", 3), ("2", 1), ("human", 0)):
+            put(db, who, label)
+            states.append(contents(db))
+        for state in reversed(states[:-1]):
+            db.undo("photos")
+            assert contents(db) == state
+        with pytest.raises(LabelRefused, match="nothing is left to undo"):
+            db.undo("photos")
+
+    def test_an_undo_can_be_undone_again_and_again(self, db: LabelDatabase) -> None:
+        put(db, "1", 0)
+        first = last = put(db, "human", 1).revision
+        states, in_force_again = [contents(db)], []
+        for _ in range(4):
+            last = db.undo("photos", last).revision
+            states.append(contents(db))
+            in_force_again.append({e.number: e.undone_by for e in db.log("photos")}[first])
+        assert states[0] == states[2] == states[4] != states[1] == states[3]
+        assert in_force_again == [first + 1, None, first + 1, None]
+        assert [e.undone_by is None for e in db.log("photos", limit=4)] == [True, False, True, False]
+        assert db.undo("photos").wrote == 1
+
+    def test_refused_by_name_where_a_row_changed_since(self, db: LabelDatabase) -> None:
+        first = db.write("photos", human([1, 2], [0, 0])).revision
+        second = put(db, "human", 1, sample=2).revision
+        before = contents(db)
+        with pytest.raises(LabelRefused, match=f"revision {first} .*: 1 row .*, last by revision {second}"):
+            db.undo("photos", first)
+        assert contents(db) == before
+        db.undo("photos", second)
+        db.undo("photos", first)
+        assert in_force(db) == {}
+
+    def test_an_older_one_whose_rows_nobody_touched(self, db: LabelDatabase) -> None:
+        first = put(db, "human", 0, sample=1).revision
+        put(db, "human", 1, sample=2)
+        db.undo("photos", first)
+        assert in_force(db) == {2: (1, "human")}
+
+    def test_what_cannot_be_undone_says_why(self, db: LabelDatabase) -> None:
+        first = put(db, "human", 0).revision
+        db.adopt("others", NAMES)
+        done = db.undo("photos").revision
+        with pytest.raises(LabelRefused, match=f"was undone by {done}"):
+            db.undo("photos", first)
+        for dataset, number in (("photos", 99), ("others", done), ("photos", 1)):
+            with pytest.raises(LabelRefused, match="is none of this dataset"):
+                db.undo(dataset, number)
+
+    def test_opinions_come_back_too(self, db: LabelDatabase) -> None:
+        put(db, "1", 0)
+        put(db, "human", 1)
+        assert db.get("photos", [7], opinions=True).labels.tolist() == [0]
+        put(db, "2", 2)
+        assert db.get("photos", [7], opinions=True).labels.tolist() == [2]
+        db.undo("photos")
+        assert db.get("photos", [7], opinions=True).labels.tolist() == [0]
+        db.undo("photos")
+        assert len(db.get("photos", [7], opinions=True)) == 0
+
+
+class TestClasses:
+    def test_names_get_numbers_in_order(self, db: LabelDatabase) -> None:
+        assert db.adopt("photos", ["dog", "emu", "ant", "emu"]).tolist() == [3, 4, 0, 4]
+        assert db.classes("photos").names == (*NAMES, "emu")
+
+    def test_a_new_name_and_the_old_one_mean_the_class(self, db: LabelDatabase) -> None:
+        put(db, "human", 2)
+        db.rename("photos", "cat", "feline")
+        assert db.classes("photos").names[2] == "feline"
+        assert db.adopt("photos", ["cat", "feline"]).tolist() == [2, 2]
+        assert db.counts("photos")["feline"][Source.HUMAN] == 1
+        db.undo("photos")
+        assert db.classes("photos").names == NAMES
+        assert db.adopt("photos", ["feline"]).tolist() == [4]
+
+    def test_a_name_in_use_is_refused(self, db: LabelDatabase) -> None:
+        with pytest.raises(LabelRefused, match="class 1 is called 'bee' already; merge"):
+            db.rename("photos", "cat", "bee")
+        with pytest.raises(WrongUse, match="no class is called 'cow'; of 4, such as"):
+            db.rename("photos", "cow", "ox")
+        with pytest.raises(WrongUse, match="a class's name"):
+            db.rename("photos", "cat", " ")
+
+    def test_a_rename_is_not_undone_into_a_name_that_is_taken(self, db: LabelDatabase) -> None:
+        first = db.rename("photos", "cat", "feline").revision
+        db.rename("photos", "dog", "cat")
+        with pytest.raises(LabelRefused, match="another class is called 'cat' now"):
+            db.undo("photos", first)
+
+    def test_merged_classes_are_read_as_one(self, db: LabelDatabase) -> None:
+        for sample in range(8):
+            put(db, "human", sample % 4, sample=sample)
+        rows = contents(db)["labels"]
+        db.merge("photos", "dog", "cat")
+        db.merge("photos", "cat", "bee")
+        assert contents(db)["labels"] == rows, "rows are left alone"
+        assert {label for label, _ in in_force(db).values()} == {0, 1}
+        counts = {name: row[Source.HUMAN] for name, row in db.counts("photos").items()}
+        assert counts == {"ant": 2, "bee": 6}
+        for name in ("bee", "cat", "dog"):
+            found = db.search("photos", LabelQuery(classes=(name,)))
+            assert found.samples.tolist() == [1, 2, 3, 5, 6, 7]
+            assert set(found.labels.tolist()) == {1}
+        db.undo("photos")
+        db.undo("photos")
+        assert in_force(db)[3] == (3, "human")
+
+    def test_classes_never_end_up_in_each_other(self, db: LabelDatabase) -> None:
+        first = db.merge("photos", "cat", "dog").revision
+        with pytest.raises(LabelRefused, match="are one class already"):
+            db.merge("photos", "dog", "cat")
+        undone = db.undo("photos", first).revision
+        db.merge("photos", "dog", "cat")
+        with pytest.raises(LabelRefused, match="merged into each other"):
+            db.undo("photos", undone)
+
+
+class TestEnrolling:
+    def test_a_dataset_brings_its_labels(self, db: LabelDatabase) -> None:
+        done = db.enrol("photos", [5, 6, 7], [1, -1, 0], class_names=["cow", "bee"])
+        assert (done.wrote, done.kept) == (2, 0)
+        assert in_force(db) == {5: (1, "import"), 7: (4, "import")}
+        again = db.enrol("photos", [5, 6, 7], [1, 1, 1], class_names=["cow", "bee"])
+        assert again.wrote == 2
+        assert in_force(db) == {5: (1, "import"), 6: (1, "import"), 7: (1, "import")}
+
+    def test_none_of_them_need_have_one(self, db: LabelDatabase) -> None:
+        assert db.enrol("photos", [5, 6], [-1, -1], class_names=[]).wrote == 0
+        with pytest.raises(WrongUse, match="label 0 is no place in a list of 0"):
+            db.enrol("photos", [5], [0], class_names=[])
+
+
+@pytest.fixture
+def filled(db: LabelDatabase) -> LabelDatabase:
+    """200 samples: every fifth of a human, every seventh an import, every third of model 1, others of 2."""
+    samples = np.arange(200)
+    first, second = (db.model(digest(number)).number for number in (1, 2))
+    spread = np.random.default_rng(3).random(200).astype(np.float32)
+    labels = samples % 4
+    some = samples % 3 == 0
+    db.write(
+        "photos", predicted(samples[some], labels[some], first, scores=spread[some], margins=spread[some])
+    )
+    rest = ~some
+    db.write("photos", predicted(samples[rest], labels[rest], second, scores=0.9, margins=spread[rest]))
+    db.write("photos", imported(samples[::7], labels[::7]))
+    db.write("photos", human(samples[::5], labels[::5]))
+    return db
+
+
+def wanted(db: LabelDatabase, query: LabelQuery) -> list[int]:
+    """What a search must find, looked for in all rows without a database."""
+    numbers = {version.digest: version.number for version in db.models()}
+    found = []
+    for part in db.scan("photos"):
+        for sample, label, score, margin, source, model, *_ in zip(*part.columns(), strict=True):
+            fits = [not query.classes or NAMES[label] in query.classes]
+            for value, bounds in ((score, query.scores), (margin, query.margins)):
+                fits.append(bounds is None or bool(np.float32(bounds[0]) <= value <= np.float32(bounds[1])))
+            fits.append(not query.sources or Source(source) in query.sources)
+            fits.append(query.model is None or model == numbers[query.model])
+            fits.append(query.older_than is None or 0 < model < numbers[query.older_than])
+            found += [int(sample)] if all(fits) else []
+    return found
+
+
+QUERIES = {
+    "all": LabelQuery(),
+    "class": LabelQuery(classes=("bee",)),
+    "classes": LabelQuery(classes=("bee", "dog")),
+    "scores": LabelQuery(scores=(0.25, 0.75)),
+    "exactly": LabelQuery(scores=(0.9, 0.9)),
+    "margins": LabelQuery(margins=(0.0, 0.1)),
+    "human": LabelQuery(sources=(Source.HUMAN,)),
+    "sources": LabelQuery(sources=(Source.HUMAN, Source.IMPORT)),
+    "version": LabelQuery(model=digest(2)),
+    "older": LabelQuery(older_than=digest(2)),
+    "together": LabelQuery(classes=("ant", "dog"), margins=(0.2, 0.8), sources=(Source.MODEL,)),
+}
+
+
+class TestSearching:
+    @pytest.mark.parametrize("name", QUERIES)
+    def test_finds_what_fits(self, filled: LabelDatabase, name: str) -> None:
+        query = QUERIES[name]
+        expected = wanted(filled, query)
+        assert 0 < len(expected) <= 200
+        assert filled.search("photos", query).samples.tolist() == expected
+        assert [s for part in filled.scan("photos", query) for s in part.samples.tolist()] == expected
+
+    @pytest.mark.parametrize("name", ["all", "classes", "sources"])
+    def test_pages_follow_one_another(self, filled: LabelDatabase, name: str) -> None:
+        found: list[int] = []
+        while True:
+            page = filled.search("photos", QUERIES[name], after=found[-1] if found else -1, limit=7)
+            found += page.samples.tolist()
+            if len(page) < 7:
+                break
+        assert found == wanted(filled, QUERIES[name])
+
+    def test_an_impossible_range_is_wrong_use(self) -> None:
+        with pytest.raises(WrongUse, match=r"the range of scores, 0\.9 to 0\.1, holds nothing"):
+            LabelQuery(scores=(0.9, 0.1))
+
+    def test_counts(self, filled: LabelDatabase) -> None:
+        found = filled.counts("photos")
+        expected = {name: dict.fromkeys(Source, 0) for name in NAMES}
+        for label, source in in_force(filled).values():
+            expected[NAMES[label]][Source[source.upper()]] += 1
+        assert found == expected
+        assert sum(sum(row.values()) for row in found.values()) == 200
+
+    def test_looked_up_by_id(self, filled: LabelDatabase) -> None:
+        found = filled.get("photos", [199, 5, 1000, 5])
+        assert found.samples.tolist() == [5, 199]
+        assert found.sources.tolist() == [Source.HUMAN, Source.MODEL]
+
+    def test_an_unknown_dataset_is_named(self, filled: LabelDatabase) -> None:
+        with pytest.raises(LabelError, match=r"of a dataset 'fotos'; of 1, such as 'photos'"):
+            filled.search("fotos")
+        assert filled.datasets() == ["photos"]
+
+    def test_a_scan_sees_one_moment(self, filled: LabelDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("headwater.store.labels.queries.FETCHED_AT_ONCE", 10)
+        scan = filled.scan("photos")
+        first = next(scan)
+        filled.write("photos", human(range(200), [3] * 200))
+        rest = np.concatenate([first.labels, *(part.labels for part in scan)])
+        assert rest.tolist() == [sample % 4 for sample in range(200)]
+
+    def test_the_log(self, filled: LabelDatabase) -> None:
+        entries = filled.log("photos")
+        assert [(e.kind, e.wrote) for e in entries] == [
+            ("write", 40), ("write", 29), ("write", 133), ("write", 67),
+        ]  # fmt: skip
+        assert [e.number for e in filled.log(before=entries[0].number, limit=2)] == [
+            e.number for e in entries[1:3]
+        ]
+        assert len(filled.log()) == 6
+
+
+class TestStale:
+    def pages(self, db: LabelDatabase, version: int, **options: Any) -> list[int]:
+        found: list[int] = []
+        while True:
+            page = db.stale("photos", digest(version), after=found[-1] if found else -1, limit=9, **options)
+            found += page.tolist()
+            if len(page) < 9:
+                return found
+
+    def test_rows_of_older_models_in_order(self, filled: LabelDatabase) -> None:
+        by_first = wanted(filled, LabelQuery(model=digest(1)))
+        assert self.pages(filled, 2) == by_first
+        assert self.pages(filled, 1) == []
+        announce(filled, 3)
+        assert self.pages(filled, 3) == wanted(filled, LabelQuery(sources=(Source.MODEL,)))
+
+    def test_given_labels_of_which_the_model_has_not_spoken(self, filled: LabelDatabase) -> None:
+        announce(filled, 3)
+        given = wanted(filled, LabelQuery(sources=(Source.HUMAN, Source.IMPORT)))
+        everything = sorted([*given, *wanted(filled, LabelQuery(sources=(Source.MODEL,)))])
+        assert self.pages(filled, 3, of=list(Source)) == everything == list(range(200))
+        assert self.pages(filled, 3, of=[Source.HUMAN, Source.IMPORT]) == given
+        model = filled.model(digest(3)).number
+        filled.write("photos", predicted(given[:50], [0] * 50, model))
+        assert self.pages(filled, 3, of=[Source.HUMAN, Source.IMPORT]) == given[50:]
+
+    def test_samples_without_a_row_are_pending_too(self, filled: LabelDatabase) -> None:
+        asked = np.arange(190, 230)[::-1]
+        old = [s for s in wanted(filled, LabelQuery(model=digest(1))) if s >= 190]
+        new = list(range(200, 230))
+        assert filled.pending("photos", digest(2), asked).tolist() == old + new
+        assert filled.pending("photos", digest(2), asked, of=()).tolist() == new
+        assert filled.pending("photos", digest(1), asked).tolist() == new
+        everything = filled.pending("photos", digest(2), asked, of=list(Source)).tolist()
+        assert set(everything) > set(old + new)
+
+    def test_a_relabelling_ends_and_doubles_nothing(self, filled: LabelDatabase) -> None:
+        model, before = announce(filled, 3), len(remembered(filled)["history"])
+        stale = self.pages(filled, 3)
+        for chunk, samples in enumerate(np.array_split(stale, 5)):
+            for _ in range(2):
+                filled.write("photos", predicted(samples, [1] * len(samples), model), key="j", chunk=chunk)
+        assert self.pages(filled, 3) == []
+        assert len(remembered(filled)["history"]) == before + len(stale)
+
+
+class TestReviewing:
+    def test_the_smallest_margin_first(self, filled: LabelDatabase) -> None:
+        found, after = [], None
+        while True:
+            page = filled.review("photos", after=after, limit=11)
+            found += list(zip(page.rows.margins.tolist(), page.rows.samples.tolist(), strict=True))
+            after = page.next
+            if after is None:
+                break
+        assert found == sorted(found)
+        assert sorted(s for _, s in found) == wanted(filled, LabelQuery(sources=(Source.MODEL,)))
+
+    def test_equal_margins_are_paged_by_id(self, db: LabelDatabase) -> None:
+        db.write("photos", predicted(range(10), [0] * 10, db.model(digest(1)).number, margins=0.1))
+        first = db.review("photos", limit=4)
+        second = db.review("photos", after=first.next, limit=4)
+        assert [*first.rows.samples, *second.rows.samples] == list(range(8))
+
+    def test_a_model_against_humans_and_imports_the_surest_first(self, db: LabelDatabase) -> None:
+        db.write("photos", human([1, 2, 3], [0, 0, 0]))
+        db.write("photos", imported([4, 5], [1, 1]))
+        sure = [0.5, 0.7, 0.9, 0.7, 0.3]
+        model = db.model(digest(2)).number
+        db.write("photos", predicted([1, 2, 3, 4, 5], [0, 1, 2, 0, 1], model, margins=sure))
+        found = db.review("photos", "disagreement", limit=2)
+        assert found.rows.samples.tolist() == [3, 2]
+        assert found.others is not None
+        assert found.others.labels.tolist() == [2, 1]
+        assert found.rows.labels.tolist() == [0, 0]
+        rest = db.review("photos", "disagreement", after=found.next, limit=2)
+        assert (rest.rows.samples.tolist(), rest.next) == ([4], None)
+        db.merge("photos", "cat", "ant")
+        assert db.review("photos", "disagreement").rows.samples.tolist() == [2, 4]
+
+    def test_the_last_two_models(self, db: LabelDatabase) -> None:
+        first, second = (db.model(digest(number)).number for number in (1, 2))
+        db.write("photos", predicted(range(6), [0, 0, 0, 1, 1, 1], first))
+        with pytest.raises(LabelError, match="1 model versions have labelled"):
+            db.review("photos", "models")
+        db.write("photos", predicted(range(6), [0, 1, 0, 1, 2, 1], second))
+        found = db.review("photos", "models", limit=1)
+        assert found.others is not None
+        assert (found.rows.samples.tolist(), found.others.labels.tolist()) == ([1], [0])
+        rest = db.review("photos", "models", after=found.next, limit=5)
+        assert rest.rows.samples.tolist() == [4]
+
+    def test_no_such_queue(self, db: LabelDatabase) -> None:
+        with pytest.raises(WrongUse, match="known: margin, disagreement, models"):
+            db.review("photos", "luck")
+
+    def test_a_diff_counts_and_lists_what_two_versions_said(self, db: LabelDatabase) -> None:
+        first, second = (db.model(digest(number)).number for number in (1, 2))
+        db.write("photos", human([5], [3]))
+        db.write("photos", predicted(range(6), [0, 0, 0, 1, 1, 1], first))
+        db.write("photos", predicted(range(1, 7), [1, 0, 1, 2, 1, 0], second))
+        found = db.diff("photos", digest(1), digest(2))
+        assert dict(found.matrix) == {
+            ("ant", "ant"): 1, ("ant", "bee"): 1, ("bee", "bee"): 2, ("bee", "cat"): 1,
+        }  # fmt: skip
+        assert (found.samples, found.changed) == (5, 2)
+        ((old, new),) = db.diff_rows("photos", digest(1), digest(2))
+        assert old.samples.tolist() == new.samples.tolist() == [1, 4]
+        assert (old.labels.tolist(), new.labels.tolist()) == ([0, 1], [1, 2])
+        back = db.diff("photos", digest(2), digest(1))
+        assert back.matrix["cat", "bee"] == 1
+        db.merge("photos", "cat", "bee")
+        assert db.diff("photos", digest(1), digest(2)).changed == 1
+
+    def test_a_diff_remembers_what_was_undone(self, db: LabelDatabase) -> None:
+        first, second = (db.model(digest(number)).number for number in (1, 2))
+        db.write("photos", predicted([1, 2], [0, 0], first))
+        db.write("photos", predicted([1, 2], [0, 1], second))
+        before = db.diff("photos", digest(1), digest(2))
+        db.undo("photos")
+        assert db.diff("photos", digest(1), digest(2)) == before

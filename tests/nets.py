@@ -1,0 +1,119 @@
+"""Small image classifiers for tests: a plain one, one with skip connections, some that are hard to cut."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+SIZE = 32
+CLASSES = ("red", "green", "blue", "grey", "dark")
+
+
+def seeded(seed: int = 0) -> None:
+    torch.manual_seed(seed)
+
+
+def plain(classes: int = len(CLASSES)) -> nn.Sequential:
+    """Convolutions, batch norms with statistics that matter, and a linear layer at the end."""
+    seeded()
+    model = nn.Sequential(
+        *_block(3, 8, stride=2),
+        *_block(8, 16, stride=1),
+        *_block(16, 24, stride=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(24, classes),
+    )
+    _stir(model)
+    return model.eval()
+
+
+def _block(before: int, after: int, *, stride: int) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU6()
+
+
+def _stir(model: nn.Module) -> None:
+    """Statistics as after training, so that a batch norm that is left out is seen."""
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean = torch.rand(layer.num_features) - 0.5
+            layer.running_var = torch.rand(layer.num_features) + 0.5
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+            nn.init.uniform_(layer.bias, -0.5, 0.5)
+
+
+class Block(nn.Module):
+    """Two convolutions with a connection past them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
+
+
+class Residual(nn.Module):
+    """Named as torchvision's are. It asks its input for the size of the batch, and has a switch."""
+
+    def __init__(self, classes: int = len(CLASSES)) -> None:
+        super().__init__()
+        seeded()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.relu = nn.ReLU()
+        self.layer1 = nn.Sequential(Block(8), Block(8))
+        self.layer2 = nn.Sequential(Block(8))
+        self.pool = nn.AdaptiveAvgPool2d(2)
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(32, classes)
+        _stir(self)
+
+    def forward(self, x: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        count = x.size(0)
+        x = self.layer1(self.relu(self.stem(x)))
+        x = self.relu(self.pool(self.layer2(x)))
+        x = self.fc(self.dropout(x.view(count, -1)))
+        return x if scale is None else x * scale
+
+
+class LongSkip(nn.Module):
+    """The image's mean is added after everything else: no cut inside is a cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        seeded()
+        self.body = nn.Conv2d(3, 3, 3, padding=1)
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.body(x).mean((2, 3)) + x.mean((2, 3)))
+
+
+class Picky(nn.Module):
+    """Looks at the size of what it gets, which cannot be traced, and is a fixed function all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = plain()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] != SIZE:
+            raise ValueError(f"{x.shape[-1]} pixels")
+        logits: torch.Tensor = self.body(x)
+        return logits
+
+
+class Moody(nn.Module):
+    """What it does depends on the pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        seeded()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = x.mean((2, 3))
+        logits: torch.Tensor = self.one(pooled) if x.sum() > 0 else self.two(pooled)
+        return logits * 2

@@ -1,0 +1,130 @@
+"""Drawers within a limit: the least recently used one goes, as a whole, also across restarts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwater.data.index import Index
+from headwater.store.cabinet import Cabinet, Key
+from headwater.store.drawer import RECORD
+
+INDEX = Index.build([f"{number}.jpg" for number in range(100)], np.full(100, 10))
+ENTRY = b"x" * (1000 - RECORD.itemsize)
+
+
+def key(name: str) -> Key:
+    return Key("features", "photos", name)
+
+
+class Clock:
+    def __init__(self, now: float = 1e9) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        self.now += 100.0
+        return self.now
+
+
+def add(cabinet: Cabinet, name: str, count: int, first: int = 0) -> None:
+    """So many kilobytes."""
+    ids, sizes = INDEX.ids[first : first + count], INDEX.sizes[first : first + count]
+    loan = cabinet.open(key(name), INDEX)
+    loan.add(ids, sizes, entries=[ENTRY] * count, norms=np.ones(count, np.float32))
+
+
+def held(cabinet: Cabinet, name: str) -> int:
+    return int((cabinet.open(key(name), INDEX).find(INDEX.ids) >= 0).sum())
+
+
+def test_drawers_are_apart_and_come_back(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 20)
+    add(cabinet, "a", 3)
+    add(cabinet, "b", 5)
+    assert cabinet.nbytes == 8000
+    cabinet.close()
+    again = Cabinet(tmp_path, most_bytes=1 << 20)
+    assert again.nbytes == 8000
+    assert (held(again, "a"), held(again, "b"), held(again, "c")) == (3, 5, 0)
+
+
+def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=10_500, clock=Clock())
+    for name in ("a", "b", "c"):
+        add(cabinet, name, 3)
+    held(cabinet, "a")
+    add(cabinet, "d", 3)
+    assert cabinet.nbytes == 9000
+    assert [held(cabinet, name) for name in ("a", "b", "c", "d")] == [3, 0, 3, 3]
+
+
+def test_a_restart_remembers_what_was_used(tmp_path: Path) -> None:
+    clock = Clock()
+    cabinet = Cabinet(tmp_path, most_bytes=10_500, clock=clock)
+    for name in ("a", "b", "c"):
+        add(cabinet, name, 3)
+    held(cabinet, "a")
+    cabinet.close()
+    again = Cabinet(tmp_path, most_bytes=10_500, clock=Clock(clock.now))
+    add(again, "d", 3)
+    assert [held(again, name) for name in ("a", "b", "c", "d")] == [3, 0, 3, 3]
+
+
+def test_never_past_the_limit_even_alone(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=5500)
+    add(cabinet, "a", 5)
+    add(cabinet, "a", 5, first=5)
+    assert held(cabinet, "a") == 5
+    add(cabinet, "b", 6)
+    assert cabinet.nbytes <= 5500
+    used = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.name in ("index", "data"))
+    assert used <= 5500
+
+
+def test_whoever_reads_from_a_drawer_that_goes_may_go_on(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=5500, clock=Clock())
+    add(cabinet, "a", 5)
+    loan = cabinet.open(key("a"), INDEX)
+    add(cabinet, "b", 5)
+    assert held(cabinet, "a") == 0
+    rows = loan.find(INDEX.ids[:5])
+    assert [entry.tobytes() for entry in loan.read(rows) if entry is not None] == [ENTRY] * 5
+    loan.add(INDEX.ids[5:6], INDEX.sizes[5:6], entries=[ENTRY], norms=np.ones(1, np.float32))
+
+
+def test_dropped_drawers_leave_no_open_files(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=2500, clock=Clock())
+    add(cabinet, "first", 2)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        add(cabinet, f"drawer {number}", 2)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_what_is_no_drawer_goes(tmp_path: Path) -> None:
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "key.json").write_text("{")
+    (tmp_path / "half").mkdir()
+    Cabinet(tmp_path, most_bytes=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_samples_whose_files_changed_are_made_anew(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 20)
+    add(cabinet, "a", 10)
+    cabinet.close()
+    sizes = INDEX.sizes.copy()
+    sizes[:4] += 1
+    changed = Index.build(INDEX.keys, sizes)
+    found = Cabinet(tmp_path, most_bytes=1 << 20).open(key("a"), changed).find(INDEX.ids[:10])
+    assert (found >= 0).tolist() == [False] * 4 + [True] * 6
+
+
+@pytest.mark.parametrize("other", [Key("pictures", "photos", "a"), Key("features", "others", "a"), Key("features", "photos", "a", "1")])
+def test_every_part_of_a_key_counts(tmp_path: Path, other: Key) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 20)
+    add(cabinet, "a", 2)
+    assert (cabinet.open(other, INDEX).find(INDEX.ids) == -1).all()
