@@ -206,7 +206,7 @@ def run(folder: Path, options: Options) -> Report:
             f"{model.nbytes:,} bytes of weights in {len(model.tensors)} tensors; the same bytes in every run",
             f"labels and logits are those of {IMAGES} photos, the first of the data",
             f"the bars of changed weights mean a change of {SLIGHT:.0%}",
-            "bars are against the plain whole, as their source counts; never more is against the packed one",
+            "bars are against the plain whole; that it is never more is said of the packed one",
         ),
     )
 

@@ -117,3 +117,24 @@ class Moody(nn.Module):
         pooled = x.mean((2, 3))
         logits: torch.Tensor = self.one(pooled) if x.sum() > 0 else self.two(pooled)
         return logits * 2
+
+
+class InPlace(nn.Module):
+    """Writes to what its layers gave, as many do to save memory, and has one layer with two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        seeded()
+        self.body, self.relu, self.twice = nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), Twice()
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two = self.twice(self.relu(self.body(x)))
+        logits: torch.Tensor = self.fc((one + two).mean((2, 3)))
+        return logits
+
+
+class Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        one, two = torch.chunk(torch.cat((x, x * x), 1), 2, 1)
+        return one, two

@@ -34,12 +34,12 @@ def nudged(model: Model, size: float, seed: int = 1) -> Model:
     )
 
 
-def write_photos(folder: Path, count: int, *, broken: int = 0, seed: int = 3) -> Path:
+def write_photos(folder: Path, count: int, *, broken: int = 0, name: str = "") -> Path:
     """JPEGs of a few kilobytes, and some files that only look like one."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(3 + len(name))
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
-        (folder / f"{number:05d}.jpg").write_bytes(make_photo(rng, 24, 32))
+        (folder / f"{name}{number:05d}.jpg").write_bytes(make_photo(rng, 24, 32))
     for number in range(broken):
         (folder / f"broken-{number}.jpg").write_bytes(make_photo(rng, 24, 32)[:200])
     return folder

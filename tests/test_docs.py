@@ -29,19 +29,21 @@ from headwater.measure.verdict import Verdict
 from headwater.models.quantise import Quantised
 from headwater.models.runtime import Classified, Engine
 from headwater.models.split import CutPoint, Split
+from headwater.plan.finetune import FinetunePlan
 from headwater.store.server import tokens
 from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.http import _routes
 from headwater.store.server.ledger import METRICS, Metric
 from headwater.store.wire import messages, payloads
+from headwater.tune.outcome import Finetuned
 from pages import DOCS, ROOT, all_pages, find_code, find_links, read_reference, run_page
 from seaweed import S3Server, free_ports
 from stores import make_certificates, running_daemon, write_tokens
 
 LONGEST_README = 150
 README_CODE_LINES = 12
-RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "bring-a-model")
+RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "bring-a-model", "labels")
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
 ERRORS = [
@@ -102,7 +104,7 @@ def test_every_command_has_a_how_to(words: str) -> None:
 
 def test_the_reference_names_no_option_that_is_gone() -> None:
     known = {option for command in COMMANDS.values() for option in options(command)} | {"--version", "--help"}
-    known |= {"--no-refresh"}
+    known |= {"--no-refresh", "--no-wait"}
     assert set(re.findall(r"`(--[a-z-]+)", read_reference("cli"))) <= known
 
 
@@ -132,8 +134,10 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("loader", "hw.Offload", hw.Offload),
         ("loader", "hw.profile", hw.profile),
         ("inference", "hw.split", hw.split),
+        ("tuner", "hw.Tuner", hw.Tuner),
+        ("tuner", "hw.Recipe", hw.Recipe),
     ],
-    ids=["DataLoader", "open", "Link", "Limits", "Offload", "profile", "split"],
+    ids=["DataLoader", "open", "Link", "Limits", "Offload", "profile", "split", "Tuner", "Recipe"],
 )
 def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
     part = section(read_reference(page), title)
@@ -161,6 +165,9 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("inference", Engine),
         ("inference", Classified),
         ("inference", Quantised),
+        ("tuner", hw.Tuner),
+        ("tuner", FinetunePlan),
+        ("tuner", Finetuned),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

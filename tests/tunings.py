@@ -15,20 +15,21 @@ COLOURS = {"blue": (60, 60, 200), "green": (60, 200, 60), "red": (200, 60, 60)}
 SIZE = 40
 
 
-def make_picture(colour: tuple[int, int, int], seed: int) -> bytes:
+def make_picture(colour: tuple[int, int, int], seed: int, *, size: int = SIZE) -> bytes:
     """A noisy picture of one colour, as PNG."""
-    pixels = np.array(colour) + np.random.default_rng(seed).normal(0, 25, (SIZE, SIZE, 3))
+    pixels = np.array(colour) + np.random.default_rng(seed).normal(0, 25, (size, size, 3))
     stream = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(stream, "PNG")
     return stream.getvalue()
 
 
-def write_colours(root: Path, count: int = 60) -> Path:
+def write_colours(root: Path, count: int = 60, *, size: int = SIZE) -> Path:
     """So many pictures of each colour, in a folder of its name."""
     for number, (name, colour) in enumerate(COLOURS.items()):
         (root / name).mkdir(parents=True)
         for place in range(count):
-            (root / name / f"{place:04d}.png").write_bytes(make_picture(colour, 1000 * number + place))
+            picture = make_picture(colour, 1000 * number + place, size=size)
+            (root / name / f"{place:04d}.png").write_bytes(picture)
     return root
 
 

@@ -28,8 +28,12 @@ from headwater.store.wire.messages import (
     SCOPE_OF_ACTION,
     BlocksRequest,
     Complaint,
+    FeatureRequest,
     Hello,
     IndexRequest,
+    JobQuery,
+    JobStart,
+    JobStop,
     ModelOffer,
     ModelPart,
     ModelQuery,
@@ -59,8 +63,11 @@ BODIES = {
     "model_take": messages.encode(ModelTake(MODEL.digest, BODY)),
     "model_switch": messages.encode(ModelSwitch(held.NAME, MODEL.digest)),
     "model_rollback": messages.encode(ModelRollback(held.NAME, BODY)),
+    "jobs": messages.encode(JobQuery()),
+    "job_start": messages.encode(JobStart("relabel", "photos", held.NAME, "a visitor's")),
+    "job_stop": messages.encode(JobStop(["none"])),
 }
-"""A good body for each action, at a store that holds `held.make_state`."""
+"""A good body for each action, at a store that holds `held.make_state` and serves `photos`."""
 INTERNALS = ("Traceback", 'File "', ".py", "site-packages", "most recent call")
 """What no text that leaves a store may hold."""
 FAILURES_OF_FLIGHT = (pa.ArrowException, OSError)
@@ -114,11 +121,12 @@ def make_requests(daemon: Daemon, dataset: str, ids: bytes) -> dict[type, Reques
 
 
 def requests_for(dataset: str, version: str, ids: bytes) -> dict[type, Request]:
-    """The same for a store in a process of its own, of which only the version is known."""
+    """The same for a store of which only the version is known; for features it holds `held.make_state`."""
     return {
         ReadRequest: ReadRequest(dataset, version, "visitor", ids),
         IndexRequest: IndexRequest(dataset, version, "visitor"),
         BlocksRequest: BlocksRequest(dataset, version, "visitor"),
+        FeatureRequest: FeatureRequest(dataset, version, "visitor", ids, MODEL.trunk_digest),
     }
 
 

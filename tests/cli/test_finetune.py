@@ -89,7 +89,7 @@ def test_variants_are_random_crops_and_flips(
 ) -> None:
     found = run_json(capsys, colours, registry, "--variants", 2)
     names = [step["name"] for step in found["made"]["augment"]]
-    assert names == ["decode", "random_crop", "resize", "random_flip", "normalize"]
+    assert names == ["decode", "random_area", "resize", "random_horizontal_flip", "normalize"]
 
 
 def test_labels_of_a_database(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -170,3 +173,13 @@ def test_names_cannot_write_to_the_terminal(headwater: Any, tmp_path: Path) -> N
     assert "\x1b" not in done.stdout
     assert "[31mred" in done.stdout
     assert "red[bold]" in headwater("labels", "search", "photos", "--db", tmp_path / "labels.db").stdout
+
+
+def test_the_command_line_loads_no_database() -> None:
+    program = (
+        "import sys, headwater.cli, headwater.store.labels\n"
+        "found = {'sqlalchemy', 'alembic', 'psycopg'} & set(sys.modules)\n"
+        "sys.exit(f'{found} loaded' if found else 0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -159,9 +159,10 @@ def test_for_people_it_is_a_table(
     version = put(registry, make_model(9), "gulls")
     at, words = ["--at", address, *castle.flags()], ["--registry", str(registry.folder), *castle.flags()]
     assert run(["models", "sync", address, NOWHERE, *words]) == 3
-    shown = capsys.readouterr().out
-    for word in ("gulls", version.digest[:12], address, "in force", "Unreachable:", "does not answer"):
-        assert word in shown
+    shown = capsys.readouterr()
+    for word in ("gulls", version.digest[:12], address, "whole", "in force", "away"):
+        assert word in shown.out
+    assert shown.err.count(f"{NOWHERE}: {NOWHERE} does not answer") == 1
     assert run(["models", "list", *at]) == 0
     assert version.digest[:12] in capsys.readouterr().out
     assert run(["models", "show", "gulls", *at]) == 0

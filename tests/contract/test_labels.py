@@ -190,6 +190,7 @@ class TestKeys:
         before, old = contents(db), remembered(db)
         assert db.write("photos", predicted([1, 2], [3, 3], model), key="job", chunk=0) == first
         assert (contents(db), remembered(db)) == (before, old)
+        assert (db.written("job", 0), db.written("job", 1), db.written("other", 0)) == (first, None, None)
         second = db.write("photos", predicted([3], [2], model), key="job", chunk=1)
         assert second.revision == first.revision
         assert db.log("photos")[0].wrote == 3

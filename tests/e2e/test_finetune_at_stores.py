@@ -8,18 +8,24 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import headwater as hw
-from headwater.errors import ModelNotFound, Unreachable
+from exports import exported_inside
+from headwater.data.pipeline import Pipeline
+from headwater.data.steps import catalogue
+from headwater.errors import ModelNotFound, Unreachable, WrongUse
 from headwater.models.registry import Registry
+from headwater.plan.finetune import FinetunePlan
 from headwater.store.client.link import Link
 from headwater.store.client.models import models_of
 from headwater.store.pushing import push
 from headwater.tune.recipe import Recipe
+from headwater.tune.sources import AtStores
 from headwater.tune.tuner import Tuner
 from stores import StoreProcess, running_daemon
 from tunings import StopAt, make_registry, write_colours
@@ -50,9 +56,10 @@ def registry(tmp_path: Path) -> Registry:
     return make_registry(tmp_path / "models")
 
 
-@pytest.fixture
-def expected(colours: Path, registry: Registry) -> str:
+@pytest.fixture(scope="module")
+def expected(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The head that a laptop with the pictures themselves comes to."""
+    registry = make_registry(tmp_path_factory.mktemp("laptop"))
     done = Tuner(hw.open(colours), "plain", registry=registry, recipe=LAPTOP).fit("laptop")
     return done.version.tensors["head/weight"].digest
 
@@ -105,6 +112,29 @@ def test_a_store_that_lacks_the_layers_says_so(colours: Path, registry: Registry
         with pytest.raises(ModelNotFound):
             Tuner(data, "plain", registry=registry, recipe=RECIPE).fit("tuned")
         data.close()
+
+
+def test_features_larger_than_the_images_are_refused_unless_allowed(
+    registry: Registry, tmp_path: Path
+) -> None:
+    """2,048 features of a cut inside the model, and pictures of less than a kilobyte."""
+    folder = write_colours(tmp_path / "small", 20, size=16)
+    registry.put(exported_inside().model, name="inside", switch=True)
+    with running_daemon({"colours": folder}, state=tmp_path / "state") as daemon:
+        address = daemon.serving.address
+        push(registry, [address], "inside")
+        data = hw.open(f"{address}/colours")
+
+        def plan(**wishes: Any) -> FinetunePlan:
+            return Tuner(data, "inside", registry=registry, recipe=Recipe(epochs=2, **wishes)).plan()
+
+        with pytest.raises(WrongUse, match="'features', 4,096 bytes would cross for an image of"):
+            plan(cut="features")
+        assert plan(cut="features", more_bytes=True).cut.name == "features"
+        free = plan()
+        data.close()
+    assert free.cut.name == "images"
+    assert "features left out: more bytes than an image" in free.reason
 
 
 def test_shards_and_augmentation(registry: Registry, tmp_path: Path) -> None:
@@ -174,9 +204,9 @@ def test_a_store_that_stays_away_is_told_and_the_same_call_goes_on(
         push(registry, [store.address], "plain")
         data = hw.open(f"{store.address}/colours", link=link)
         tuner = Tuner(data, "plain", registry=registry, recipe=RECIPE)
-        # Features that were under way may still come, but not those of the last lot.
+        # The features of the second run are asked for when those of the first are here.
         with pytest.raises(Unreachable):
-            _fit_slowly(tuner, Kill(store))
+            tuner.fit("tuned", watch=Kill(store))
         store.restart()
         done = tuner.fit("tuned")
         data.close()
@@ -184,30 +214,26 @@ def test_a_store_that_stays_away_is_told_and_the_same_call_goes_on(
     assert done.version.tensors["head/weight"].digest == expected
 
 
-def _fit_slowly(tuner: Tuner, watch: StopAt) -> None:
-    """With a store that answers little at a time, so that it cannot send everything before it is killed."""
-    tuner.fit("tuned", watch=watch)
-
-
-def test_of_replicas_another_takes_over(
-    colours: Path, registry: Registry, expected: str, tmp_path: Path
-) -> None:
-    class Kill(_Restart):
-        def features(self, done: int, total: int) -> None:
-            StopAt.features(self, done, total)
-            if len(self.told) == 1:
-                self.store.kill()
-
-    link = Link(deadline_seconds=2.0, give_up_seconds=5.0)
+def test_of_replicas_another_takes_over(colours: Path, registry: Registry, tmp_path: Path) -> None:
+    """One of two was planned for, and is killed: features go on to come, and are those that it would send."""
+    link, version = Link(deadline_seconds=2.0, give_up_seconds=1.0), registry.current("plain")
+    steps = Pipeline.from_spec(version.steps, catalogue())
     with (
         StoreProcess({"colours": colours}, state=tmp_path / "one") as one,
         StoreProcess({"colours": colours}, state=tmp_path / "two") as two,
     ):
         push(registry, [one.address, two.address], "plain")
         data = hw.open([f"{store.address}/colours" for store in (one, two)], link=link)
-        done = Tuner(data, "plain", registry=registry, recipe=RECIPE).fit("tuned", watch=Kill(one))
+        source = AtStores(data, version, seed=0, stores=1)
+        positions = data.positions()
+        before = list(source.run(positions, data.ids, steps=steps, variant=0))
+        one.kill()
+        after = list(source.run(positions, data.ids, steps=steps, variant=0))
+        source.close()
         data.close()
-    assert done.version.tensors["head/weight"].digest == expected
+    for first, then in zip(before, after, strict=True):
+        assert np.array_equal(first.ids, then.ids)
+        assert np.array_equal(first.features, then.features)
 
 
 def test_the_command_brings_the_model_there_and_the_result_back(

@@ -38,7 +38,9 @@ class Colours:
         return self._scale * images.mean(axis=(1, 2), dtype=np.float32)
 
 
-def extraction(data: hw.Dataset, layers: Colours | Engine, *, steps: Pipeline = CROP, workers: int = 2) -> Extraction:
+def extraction(
+    data: hw.Dataset, layers: Colours | Engine, *, steps: Pipeline = CROP, workers: int = 2
+) -> Extraction:
     chain = Chain(steps)
     crew = Crew(workers, data.store.readers)
     return Extraction(lambda: data.store.reader(chain, (Offload(0),)), chain, layers, crew)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -16,8 +17,8 @@ import headwater as hw
 from exports import coloured, exported_inside, exported_plain, logits_of, steps
 from headwater import transforms as T
 from headwater.errors import ModelError, WrongUse
-from headwater.models.export import TOLERANCE, export
-from headwater.models.runtime import Engine
+from headwater.models.export import TOLERANCE, Exported, export, export_head
+from headwater.models.runtime import Engine, Session
 from nets import CLASSES, SIZE, Moody, Picky, Residual, plain
 
 
@@ -28,8 +29,10 @@ def operators(graph: bytes) -> set[str]:
 @pytest.mark.parametrize(
     ("exported", "model"), [(exported_plain, plain), (exported_inside, Residual)], ids=["plain", "inside"]
 )
-def test_the_model_gives_the_logits_of_torch(exported: object, model: type[nn.Module]) -> None:
-    found = exported()  # type: ignore[operator]
+def test_the_model_gives_the_logits_of_torch(
+    exported: Callable[[], Exported], model: type[nn.Module]
+) -> None:
+    found = exported()
     engine = Engine(found.model)
     pixels, _ = coloured(7)
     logits = engine.logits(engine.features(pixels))
@@ -94,6 +97,23 @@ def test_a_linear_layer_without_bias_gets_one_of_zeros() -> None:
 def test_a_model_that_looks_at_sizes_is_exported_too() -> None:
     found = export(hw.split(Picky(), image_size=SIZE), classes=CLASSES, steps=steps())
     assert found.difference < TOLERANCE
+
+
+def test_a_head_alone_is_exported() -> None:
+    torch.manual_seed(0)
+    head = nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
+    ).train()
+    graph, tensors = export_head(head, 6)
+    assert head[1].training
+    assert graph is not None
+    features = torch.randn(5, 6)
+    with torch.no_grad():
+        wanted = head.eval()(features).numpy()
+    np.testing.assert_allclose(Session(graph, tensors, threads=1).run(features.numpy()), wanted, atol=1e-5)
+    graph, tensors = export_head(head[-1], 8)
+    assert graph is None
+    np.testing.assert_array_equal(tensors["weight"], head[-1].weight.detach())
 
 
 def test_a_difference_past_the_tolerance_is_an_error() -> None:

@@ -159,6 +159,14 @@ def test_a_subgraph_under_a_false_type_is_refused() -> None:
     refused(hide, "AttributeProto.g")
 
 
+def test_operators_that_would_train_are_refused() -> None:
+    check(altered(add_node("Dropout")), FACTS)
+    told = helper.make_node("Dropout", ["a", "", "yes"], ["z"])
+    refused(lambda model: model.graph.node.append(told), "'Dropout' may be told to train")
+    refused(add_node("BatchNormalization", training_mode=1), "'BatchNormalization' trains")
+    check(altered(add_node("BatchNormalization", training_mode=0)), FACTS)
+
+
 def test_functions_training_and_sparse_tensors_are_refused() -> None:
     function = helper.make_function("evil", "Relu", ["x"], ["y"], [], [helper.make_opsetid("", 18)])
     refused(lambda model: model.functions.append(function), "functions")

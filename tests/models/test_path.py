@@ -97,6 +97,21 @@ def test_a_new_graph_is_sent_once(registry: Registry, store: Registry) -> None:
     assert store.get(second.digest).trunk == other.trunk
 
 
+def test_a_graph_that_is_said_to_be_there_is_not_sent(registry: Registry, store: Registry) -> None:
+    """Of a version that the registry has not, it does not know the graphs itself."""
+    first, second = make_line(registry, 2)
+    send(cheapest(registry, [], first), store)
+    registry.switch("birds", second)
+    registry.collect()
+    graphs = [graph for version in store.versions() for graph in version.graphs.values()]
+    assert cheapest(registry, held(store), second).parts[0].graphs
+    way = cheapest(registry, held(store), second, graphs=graphs)
+    assert way.kind == "delta"
+    assert not way.parts[0].graphs
+    send(way, store)
+    assert are_same(store.get(second).tensors, registry.get(second).tensors)
+
+
 def make_line(registry: Registry, count: int, *, share: float = 0.01) -> list[str]:
     """Versions that each change a little, with the deltas between neighbours kept."""
     digests: list[str] = []

@@ -474,3 +474,14 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtra, match=rf"{package}; pip install 'headwater\[models\]'"):
         registry.delta(None, registry.put(model, name="birds").digest)
+
+
+def test_the_only_model_need_not_be_named(registry: Registry) -> None:
+    with pytest.raises(ModelNotFound, match="0 models are in force; push one first"):
+        registry.choose()
+    first = registry.put(make_model(), name="first", switch=True)
+    assert registry.choose() == registry.choose("first") == first
+    second = registry.put(make_model(1), name="second", switch=True)
+    with pytest.raises(ModelNotFound, match="name one of first, second"):
+        registry.choose()
+    assert registry.choose(second.digest[:8]) == second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 from exports import coloured, exported_inside, exported_plain, fitted, normalised
 from headwater.errors import ModelError, ModelRefused, WrongUse
+from headwater.models.export import Exported
 from headwater.models.model import Model
-from headwater.models.runtime import CHUNK, Engine, decide
+from headwater.models.runtime import CHUNK, Engine, decide, make_head
 
 
 def changed(model: Model, name: str, array: NDArray[Any] | None) -> Model:
@@ -65,6 +67,14 @@ def test_a_graph_for_a_head_gives_logits_for_halves_too() -> None:
     features = engine.features(pixels)
     assert engine.logits(features).shape == (CHUNK + 2, 5)
     np.testing.assert_allclose(engine.logits(features.astype(np.float16)), engine.logits(features), atol=0.05)
+
+
+@pytest.mark.parametrize("exported", [exported_plain, exported_inside], ids=["linear", "graph"])
+def test_a_head_alone_gives_the_logits_of_the_engine(exported: Callable[[], Exported]) -> None:
+    model = exported().model
+    engine = Engine(model)
+    features = engine.features(coloured(4)[0])
+    np.testing.assert_array_equal(make_head(model).run(features), engine.logits(features))
 
 
 def test_many_threads_may_call_one_engine() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 import headwater as hw
 from headwater.errors import ModelError, WrongUse
 from headwater.models.split import Split
-from nets import SIZE, LongSkip, Moody, Picky, Residual, plain
+from nets import SIZE, InPlace, LongSkip, Moody, Picky, Residual, plain
 
 
 def images(count: int = 6) -> torch.Tensor:
@@ -105,6 +105,26 @@ def test_layers_after_the_linear_one_belong_to_the_head() -> None:
     parts = hw.split(model, image_size=SIZE)
     assert type(parts.head) is not nn.Linear
     assert_same(parts, model)
+
+
+def test_a_head_does_not_write_to_its_features() -> None:
+    model = InPlace()
+    parts = hw.split(model, "body", image_size=SIZE)
+    with torch.no_grad():
+        features = parts.frozen(images())
+        before = features.clone()
+        parts.head(features)
+    assert torch.equal(features, before)
+    assert (before < 0).any(), "or nothing was there to write"
+    assert_same(parts, model)
+
+
+def test_a_layer_with_two_results_is_no_cut_point() -> None:
+    parts = hw.split(InPlace(), image_size=SIZE)
+    assert [point.at for point in parts.points] == ["body", "relu", None]
+    assert_same(parts, InPlace())
+    with pytest.raises(ModelError, match="'twice' gives no tensor"):
+        hw.split(InPlace(), "twice", image_size=SIZE)
 
 
 def test_the_head_can_be_trained_and_the_model_learns_with_it() -> None:

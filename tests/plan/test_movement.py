@@ -46,7 +46,9 @@ cases = st.tuples(
 
 
 @given(cases)
-def test_what_is_skipped_has_the_label_that_the_new_head_gives(case: tuple[int, int, int, float, float]) -> None:
+def test_what_is_skipped_has_the_label_that_the_new_head_gives(
+    case: tuple[int, int, int, float, float],
+) -> None:
     seed, classes, width, scale, size = case
     rng = np.random.default_rng(seed)
     old = make_head(rng, classes, width, scale)

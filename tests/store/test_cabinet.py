@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headwater.data.index import Index
-from headwater.store.cabinet import Cabinet, Key
+from headwater.store.cabinet import MOST_DRAWERS, Cabinet, Key
 from headwater.store.drawer import RECORD
 
 INDEX = Index.build([f"{number}.jpg" for number in range(100)], np.full(100, 10))
@@ -123,8 +123,30 @@ def test_samples_whose_files_changed_are_made_anew(tmp_path: Path) -> None:
     assert (found >= 0).tolist() == [False] * 4 + [True] * 6
 
 
-@pytest.mark.parametrize("other", [Key("pictures", "photos", "a"), Key("features", "others", "a"), Key("features", "photos", "a", "1")])
+@pytest.mark.parametrize(
+    "other",
+    [Key("pictures", "photos", "a"), Key("features", "others", "a"), Key("features", "photos", "a", "1")],
+)
 def test_every_part_of_a_key_counts(tmp_path: Path, other: Key) -> None:
     cabinet = Cabinet(tmp_path, most_bytes=1 << 20)
     add(cabinet, "a", 2)
     assert (cabinet.open(other, INDEX).find(INDEX.ids) == -1).all()
+
+
+def test_variants_without_end_do_not_push_out_what_models_need(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 30, clock=Clock())
+    add(cabinet, "a", 3)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(2 * MOST_DRAWERS):
+        cabinet.open(Key("features", "photos", "a", f"own {number} 0"), INDEX)
+    assert len(list(tmp_path.iterdir())) <= MOST_DRAWERS
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 * MOST_DRAWERS
+    assert held(cabinet, "a") == 3
+
+
+def test_a_smaller_limit_than_before_holds_from_the_start(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 20, clock=Clock())
+    for name in ("a", "b", "c"):
+        add(cabinet, name, 3)
+    cabinet.close()
+    assert Cabinet(tmp_path, most_bytes=4000).nbytes == 3000

@@ -79,7 +79,9 @@ def test_a_damaged_row_is_not_there(cabinet: Cabinet, version: ModelVersion, tmp
     content = bytearray(data.read_bytes())
     content[2 * FEATURES * 3] ^= 1
     data.write_bytes(content)
-    kept = Features(Cabinet(tmp_path / "features", most_bytes=1 << 20), INDEX, dataset="photos", version=version)
+    kept = Features(
+        Cabinet(tmp_path / "features", most_bytes=1 << 20), INDEX, dataset="photos", version=version
+    )
     places, found = kept.get(INDEX.ids)
     assert places.tolist() == [place for place in PLACES.tolist() if place != PLACES[3]]
     np.testing.assert_array_equal(found, np.delete(some(), 3, axis=0))
@@ -109,7 +111,14 @@ def test_images_come_back(cabinet: Cabinet, codec: str) -> None:
 
 def test_variations_differ_in_their_keys(version: ModelVersion) -> None:
     flips = [*STEPS[:-1], {"name": "random_horizontal_flip"}]
-    ways = [OWN, Variation(seed=1), Variation(epoch=1), Variation(flips), Variation(flips, 1), Variation(flips, 1, 2)]
+    ways = [
+        OWN,
+        Variation(seed=1),
+        Variation(epoch=1),
+        Variation(flips),
+        Variation(flips, 1),
+        Variation(flips, 1, 2),
+    ]
     assert len({way.key for way in ways}) == len(ways)
     assert [way.is_own for way in ways] == [True] + [False] * 5
     assert [step.name for step in OWN.pipeline(version).steps] == ["decode", "pad_to_fit", "central_box"]

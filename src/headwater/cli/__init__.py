@@ -24,6 +24,7 @@ from headwater.cli import (
     ls,
     models,
     plan,
+    predict,
     profile,
     relabel,
     release,
@@ -51,6 +52,7 @@ app.command("top")(top.top)
 app.command("release")(release.release)
 app.command("finetune")(finetune.finetune)
 app.command("relabel")(relabel.relabel)
+app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)

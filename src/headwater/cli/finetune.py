@@ -49,7 +49,7 @@ def finetune(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples of a run.")] = _USUAL.epochs,
     batch_size: Annotated[int, typer.Option(min=1)] = _USUAL.batch_size,
     learning_rate: Annotated[float, typer.Option(min=1e-9)] = _USUAL.learning_rate,
-    l2: Annotated[float, typer.Option("--l2", min=0)] = _USUAL.l2,
+    l2: Annotated[float, typer.Option("--weight-decay", min=0)] = _USUAL.l2,
     validation: Annotated[float, typer.Option(min=0, max=0.99, help="Share held out.")] = _USUAL.validation,
     variants: Annotated[
         int, typer.Option(min=1, help="More than 1: so many random crops and flips of each image.")

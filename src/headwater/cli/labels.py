@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -170,21 +170,22 @@ def review(
         found = database.review(dataset, by, limit=limit)
         reader = Reader.of(database, dataset, samples)
     entries = reader.document(found.rows)
-    if found.others is not None:
-        said = reader.document(found.others)
-        facts = ("class", "score", "margin", "version")
-        entries = [
-            {**entry, "other": {name: other[name] for name in facts}}
-            for entry, other in zip(entries, said, strict=True)
-        ]
+    others = [] if found.others is None else reader.document(found.others)
     if json:
-        print_json({"dataset": dataset, "by": by, "rows": entries})
+        facts = ("class", "score", "margin", "version")
+        said = [{"other": {name: other[name] for name in facts}} for other in others]
+        print_json({"dataset": dataset, "by": by, "rows": _beside(entries, said)})
         return
-    further = () if found.others is None else ("other",)
-    shown = [
-        {**e, "other": f"{e['other']['class']} {e['other']['margin']}"} if further else e for e in entries
-    ]
-    print_rows(shown, further=further)
+    further = ("other", "its margin") if others else ()
+    columns = [{"other": other["class"], "its margin": other["margin"]} for other in others]
+    print_rows(_beside(entries, columns), further=further)
+
+
+def _beside(entries: Sequence[dict[str, Any]], further: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each entry with what stands beside it, if anything does."""
+    return (
+        [{**entry, **more} for entry, more in zip(entries, further, strict=True)] if further else [*entries]
+    )
 
 
 @app.command("rename")

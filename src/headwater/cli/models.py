@@ -32,6 +32,7 @@ Reference = Annotated[
 ]
 _SHOWN = 12
 """Digits of a digest that a person is shown."""
+_MINUTES = len("2026-11-16T12:00")
 
 
 @app.callback()
@@ -72,17 +73,16 @@ def _stock(registry: Registry) -> dict[str, Any]:
 
 
 def _print_versions(found: dict[str, Any]) -> None:
-    columns = ("name", "version", "in force", "parent", "made by", "classes", "weights", "time")
+    columns = ("name", "version", "in force", "parent", "made by", "weights", "time")
     rows = [
         (
             version["name"],
             version["digest"][:_SHOWN],
-            ", ".join(version["in_force"]),
+            "yes" if version["in_force"] == [version["name"]] else ", ".join(version["in_force"]),
             (version["parent"] or "")[:_SHOWN],
             str(version["made"].get("by", "")),
-            f"{version['classes']:,}",
             format_bytes(version["bytes"]),
-            version["time"],
+            version["time"][:_MINUTES].replace("T", " "),
         )
         for version in found["versions"]
     ]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
-from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table
+from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.errors import WrongUse
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
@@ -56,7 +56,7 @@ def sync(
     if json:
         print_json({"ok": not errors, "deliveries": found})
     else:
-        print_table(("model", "version", "store", "sent", "of", "as", "result"), map(_row, found))
+        _print(found)
     if errors:
         raise typer.Exit(errors[0]["exit_code"])
 
@@ -113,10 +113,16 @@ def _describe(name: str, version: ModelVersion, delivery: Any) -> dict[str, Any]
     }
 
 
+def _print(found: Sequence[dict[str, Any]]) -> None:
+    print_table(("store", "model", "version", "sent", "of", "as", ""), map(_row, found))
+    for told in dict.fromkeys(f"{row['store']}: {row['error']['message']}" for row in found if row["error"]):
+        say(told)
+
+
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     sent, whole = format_bytes(row["sent_bytes"]), format_bytes(row["whole_bytes"])
-    result = f"{row['error']['kind']}: {row['error']['message']}" if row["error"] else "in force"
-    return row["model"], row["version"][:_SHOWN], row["store"], sent, whole, row["kind"], result
+    failed = "away" if row["away"] else row["error"] and row["error"]["kind"]
+    return row["store"], row["model"], row["version"][:_SHOWN], sent, whole, row["kind"], failed or "in force"
 
 
 @contextmanager

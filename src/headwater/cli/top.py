@@ -145,6 +145,8 @@ _COUNTERS: dict[str, tuple[str, Callable[[float, float], tuple[str, str]]]] = {
     "headwater_bytes_received_total": ("received", _bytes),
     "headwater_bytes_avoided_total": ("avoided by", _bytes),
     "headwater_samples_total": ("samples", _number),
+    "headwater_features_total": ("features", _number),
+    "headwater_labels_total": ("labels", _number),
     "headwater_requests_total": ("requests", _number),
     "headwater_refused_total": ("refused", _number),
     "headwater_stall_seconds_total": ("in", _share),
@@ -171,6 +173,7 @@ def _gauges(metrics: Mapping[str, Any]) -> list[Row]:
         ("cores", f"{used} of {cores}", ""),
         ("memory", f"{held} of {memory}", ""),
         ("samples in quarantine", now("headwater_quarantined_samples"), ""),
+        ("jobs", now("headwater_jobs"), ""),
     ]
 
 

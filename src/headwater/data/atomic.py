@@ -24,10 +24,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
+    sync_folder(target.parent)
 
 
-def _sync_directory(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """What was made, renamed or removed in a folder is on disk when this returns."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -200,12 +200,18 @@ def _check_node(node: NodeProto) -> None:
     if node.domain or node.op_type not in OPERATORS:
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise ModelRefused(f"operator {name!r} is not allowed; docs/reference/models.md lists those that are")
+    if node.op_type == "Dropout" and len(node.input) > 2:
+        raise ModelRefused(
+            "operator 'Dropout' may be told to train, which draws at random; export in eval mode"
+        )
     for attribute in node.attribute:
         _check_attribute(node, attribute)
 
 
 def _check_attribute(node: NodeProto, attribute: AttributeProto) -> None:
     _check_fields(attribute)
+    if attribute.name == "training_mode" and attribute.i:
+        raise ModelRefused(f"operator {node.op_type!r} trains; export the model in eval mode")
     if attribute.HasField("t"):
         if node.op_type != "Constant":
             raise ModelRefused(f"operator {node.op_type!r} has a tensor for {attribute.name!r}: not allowed")

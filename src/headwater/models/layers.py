@@ -60,12 +60,12 @@ class _Watch(fx.Interpreter):
         begin = time.perf_counter()
         result = super().run_node(n)
         self.seconds[n] = time.perf_counter() - begin
-        self.seen[n] = Shape(result.shape) if isinstance(result, torch.Tensor) else result
+        self.seen[n] = result if _is_plain(result) else Shape(getattr(result, "shape", ()))
         return result
 
 
 class Shape(tuple[int, ...]):
-    """The shape of a tensor; a class of its own, because sizes are values of nodes too."""
+    """The shape of a tensor, empty for several of them. A class of its own: sizes are values of nodes too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ class Layers:
 
     def also_cross(self, cut: fx.Node) -> list[str]:
         """Tensors that are needed on both sides of the cut beside the one at the cut."""
-        return [str(node.target) for node in self._shared(cut) if self._kind(node) == "tensor"]
+        return [_describe(node) for node in self._shared(cut) if self._kind(node) == "tensor"]
 
     def _kind(self, node: fx.Node) -> Literal["weights", "constant", "rows", "tensor"]:
         """What a value from before the cut is; all but a tensor can be had again after it."""
@@ -203,6 +203,8 @@ class Layers:
         features = graph.placeholder("features")
         flat = len(self.shape(cut)) == 1
         value = features if flat else graph.call_function(torch.unflatten, (features, 1, self.shape(cut)))
+        if any(_is_in_place(user, self.root) for user in cut.users):
+            value = graph.call_function(torch.clone, (value,))  # or it would write to the caller's features
         copies: dict[fx.Node, Any] = {cut: value}
         for node in self._shared(cut):
             copies[node] = self._again(node, graph, features)
@@ -259,6 +261,24 @@ def _ancestors(node: fx.Node) -> set[fx.Node]:
             found.add(one)
             waiting += one.all_input_nodes
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _is_in_place(node: fx.Node, root: nn.Module) -> bool:
+    """Whether it writes to what it is given, as torch's names and arguments for that say."""
+    if node.op == "call_module":
+        return bool(getattr(root.get_submodule(str(node.target)), "inplace", False))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return bool(node.kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__"))
+
+
+def _describe(node: fx.Node) -> str:
+    return str(node.target) if node.op in ("call_module", "placeholder") else node.name
 
 
 _RESHAPING = (torch.flatten, torch.unflatten, "flatten", "view", "reshape", "size")

@@ -60,16 +60,17 @@ class Path:
         return "delta" if len(self.parts) == 1 else "chain"
 
 
-def cheapest(registry: Registry, held: Collection[str], target: str) -> Path:
+def cheapest(registry: Registry, held: Collection[str], target: str, *, graphs: Collection[str] = ()) -> Path:
     """How `target` gets with the fewest bytes to who holds the versions `held`, by digest.
 
-    `held` may name versions that the registry has not; a stored delta from one of them still serves.
+    `held` may name versions that the registry has not; a stored delta from one of them still serves. `graphs`
+    are digests of graphs that are there besides those of the versions that the registry has, too.
     """
     version = registry.version(target)
     if version.digest in held:
         return Path(())
     known = [registry.version(digest) for digest in sorted(held) if digest in registry]
-    graphs = {graph for holding in known for graph in holding.graphs.values()}
+    graphs = {*graphs, *(graph for holding in known for graph in holding.graphs.values())}
     nearest = sorted(known, key=lambda holding: differing_bytes(holding, version))[:_NEAREST]
     # Without a common version only the whole remains; with one, the whole is never shorter.
     bases: list[str | None] = [holding.digest for holding in nearest]

@@ -48,7 +48,11 @@ def load_lite0() -> nn.Module:
 
 
 def lite0_steps() -> Pipeline:
-    """What it was trained to see: the middle 224 pixels of an image whose shorter edge has 256."""
+    """What it was trained to see: the middle 224 pixels of an image whose shorter edge has 256.
+
+    Its values are (pixel - 127) / 128, as in the original. The package's README takes ImageNet's mean and
+    deviation instead, which costs 11 points of top-1 on 700 of ImageNet's photos.
+    """
     resize, crop = T.Resize(256, interpolation="bicubic"), T.CenterCrop(LITE0_SIZE)
     return T.Compose([resize, crop, T.Normalize(_LITE0_MEAN, _LITE0_STD)])
 

@@ -42,7 +42,7 @@ LEAST_HELD_OUT = 32
 
 _FP32_CONVOLUTIONS = 2
 _CHUNK = 8
-"""Images at a time: all activations of a chunk are in memory at once, 0.1 GB an image."""
+"""Images at a time: all their activations are in memory at once, of EfficientNet-Lite0 60 MB an image."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,8 @@ class Registry:
         for name in self._shelf.names("deltas"):
             old, _, new = name.partition("-")
             if old != WHOLE:
-                found[old, new] = self._shelf.path("deltas", name).stat().st_size
+                with suppress(FileNotFoundError):  # another process has just removed it
+                    found[old, new] = self._shelf.path("deltas", name).stat().st_size
         return found
 
     def _keep(self, version: ModelVersion, model: Model, *, switch: bool) -> ModelVersion:

@@ -1,4 +1,7 @@
-"""Drawers within a number of bytes: the one that was used least recently goes first, as a whole."""
+"""Drawers within a number of bytes: the one that was used least recently goes first, as a whole.
+
+Variants go before what models themselves ask for: anybody who may read can ask for any number of them.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ log = logging.getLogger("headwater")
 
 _KEY = "key.json"
 _NOTED_SECONDS = 60.0
+MOST_DRAWERS = 128
+"""Each has two open files, and a folder."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -63,6 +68,7 @@ class Cabinet:
         self._folder, self._clock = folder, clock
         self._lock = threading.RLock()
         self._held: dict[Key, _Held] = {held.key: held for held in _found(folder)}
+        self._shrink(0)
 
     @property
     def nbytes(self) -> int:
@@ -75,6 +81,7 @@ class Cabinet:
         with self._lock:
             held = self._held.get(key)
             if held is None:
+                self._shrink(0, drawers=1)
                 held = self._held[key] = self._make(key)
             if held.drawer is None:
                 held.drawer = Drawer(self._folder / key.folder)
@@ -86,14 +93,17 @@ class Cabinet:
     def make_room(self, key: Key, size: int) -> bool:
         """Whether so many bytes more fit into a drawer, after others have gone for it."""
         with self._lock:
-            if key not in self._held:
-                return False  # it was dropped meanwhile
-            others = sorted(
-                (held for held in self._held.values() if held.key != key), key=lambda held: held.used
-            )
-            while others and self.nbytes + size > self.most_bytes:
-                self._drop(others.pop(0))
-            return self.nbytes + size <= self.most_bytes
+            # one that was dropped meanwhile takes nothing more
+            return key in self._held and self._shrink(size, but=key)
+
+    def _shrink(self, size: int, *, drawers: int = 0, but: Key | None = None) -> bool:
+        """Drop others until so many bytes and drawers more fit; whether the bytes do then."""
+        others = [held for held in self._held.values() if held.key != but]
+        for held in sorted(others, key=lambda held: (not held.key.variant, held.used)):
+            if self.nbytes + size <= self.most_bytes and len(self._held) + drawers <= MOST_DRAWERS:
+                break
+            self._drop(held)
+        return self.nbytes + size <= self.most_bytes
 
     def count(self, key: Key) -> None:
         """A drawer has grown, or was used."""

@@ -78,6 +78,8 @@ class Drawer:
         """Forget entries of samples that are not among these, or whose file had another size."""
         with self._lock:
             held, rows = self._places.all()
+            if not len(held):
+                return
             order = np.argsort(ids)
             ranked = ids[order]
             spots = np.minimum(np.searchsorted(ranked, held), max(len(ranked) - 1, 0))

@@ -41,7 +41,9 @@ class Variation:
 
     @property
     def key(self) -> str:
-        """What tells apart the features of one trunk."""
+        """What tells apart the features of one trunk; empty for those that a model itself asks for."""
+        if self.is_own:
+            return ""
         own = digest_of(canonical(list(self.steps))) if self.steps else "own"
         return f"{own} {self.seed} {self.epoch}"
 

@@ -50,7 +50,7 @@ def relabel_here(
     """
     version = registry.choose(wish.model)
     with ExitStack() as stack:
-        crew = Crew(available_cores(), dataset.store.readers, prepare=_one_core())
+        crew = Crew(available_cores(), dataset.store.readers, prepare=one_core())
         stack.callback(crew.close)
         cabinet = stack.enter_context(_kept(feature_bytes)) if feature_bytes else None
         place = Workplace(
@@ -121,7 +121,7 @@ def _locked(path: Path) -> Iterator[bool]:
             yield True
 
 
-def _one_core() -> Callable[[], None] | None:
+def one_core() -> Callable[[], None] | None:
     """Threads fill the cores by themselves; without torch nothing else would."""
     if find_spec("torch") is None:
         return None

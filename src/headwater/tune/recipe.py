@@ -26,7 +26,7 @@ class Recipe:
     epochs: int = 30
     runs: int | None = None
     batch_size: int = 256
-    learning_rate: float = 1.0
+    learning_rate: float = 3.0
     momentum: float = 0.9
     l2: float = 1e-4
     validation: float = 0.1

@@ -19,7 +19,7 @@ import pytest
 from headwater.errors import DatasetStale, HeadwaterError, Refused, StoreLost, WrongUse
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection
-from headwater.store.client.errand import Abandoned, Errand, TooSlow
+from headwater.store.client.errand import Abandoned, Errand, Errands, TooSlow
 from headwater.store.client.link import Link
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, payloads
@@ -264,6 +264,35 @@ class TestAbandon:
         late.abandon()
         with pytest.raises(Abandoned):
             late.run()
+
+
+class TestErrands:
+    """Those of one run."""
+
+    def test_answers_pass_through_and_nothing_is_kept(self, errand: Make) -> None:
+        errands = Errands()
+        assert errands.run(errand()) == [b"three", b"four"]
+        assert not errands._under_way
+
+    def test_all_are_abandoned_and_later_ones_at_once(self, errand: Make, server: Understudy) -> None:
+        errands, asked = Errands(), threading.Semaphore(0)
+
+        def stall_and_tell(server: Understudy, request: Request) -> list[Any]:
+            asked.release()
+            return stall(server, request)
+
+        server.usual = stall_and_tell
+        with ThreadPoolExecutor(2) as pool:
+            patient = [errand(link=Link(deadline_seconds=10)) for _ in range(2)]
+            running = [pool.submit(errands.run, one) for one in patient]
+            for _ in running:
+                assert asked.acquire(timeout=10)
+            errands.abandon()
+            for one in running:
+                with pytest.raises(Abandoned):
+                    one.result(5)
+        with pytest.raises(Abandoned):
+            errands.run(errand())
 
 
 class TestReplicas:

@@ -7,12 +7,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headwater.store.jobs.record import DONE, MOST_FAILURES, RUNNING, Failing, JobFolder, JobRecord, Pending, to_facts
+from headwater.store.jobs.record import (
+    DONE,
+    MOST_FAILURES,
+    RUNNING,
+    Failing,
+    JobFolder,
+    JobRecord,
+    Pending,
+    to_facts,
+)
 from killing import find_points, kill_at
 
 
 def record(id: str = "a", **facts: object) -> JobRecord:
-    made = JobRecord(id=id, kind="relabel", dataset="photos", version="v", model="m", by="me", begun="2026-01-01")
+    made = JobRecord(
+        id=id, kind="relabel", dataset="photos", version="v", model="m", by="me", begun="2026-01-01"
+    )
     return msgspec.structs.replace(made, **facts)
 
 

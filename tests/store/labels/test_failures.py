@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from headwater.errors import LabelError, LabelRefused, Unreachable
 from headwater.store.labels import open_labels
@@ -149,6 +150,25 @@ class TestPostgresql:
                 connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
             put(database)
             assert len(database.search("photos")) == 1
+
+    def test_one_that_drops_them_in_the_middle_of_a_write(self, label_templates: Templates) -> None:
+        """While rows are copied to it, which psycopg does alone."""
+        server = label_templates.server
+
+        def cut(connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
+            if statement == "TRUNCATE TABLE incoming_labels":
+                pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+                server.execute(f"SELECT pg_terminate_backend({pid})")
+
+        with closing(open_labels(label_templates.postgresql_kind().make())) as database:
+            put(database)
+            before = contents(database)
+            sa.event.listen(database._engine, "after_cursor_execute", cut)
+            with pytest.raises(Unreachable, match="does not answer"):
+                put(database, 3)
+            sa.event.remove(database._engine, "after_cursor_execute", cut)
+            assert contents(database) == before
+            put(database, 3)
 
 
 WITHOUT = """

@@ -33,13 +33,14 @@ from headwater.store.server.daemon import Daemon
 from headwater.store.server.tokens import SCOPES
 from headwater.store.wire import messages
 from headwater.store.wire.catalogue import combined
-from headwater.store.wire.messages import ACTIONS, BlocksRequest, IndexRequest, ReadRequest
+from headwater.store.wire.messages import ACTIONS, BlocksRequest, FeatureRequest, IndexRequest, ReadRequest
 from headwater.store.wire.payloads import FACTS
-from held import make_state
+from held import held_versions, make_state
 from stores import running_daemon, write_tokens
 from visitors import BODIES, Visitor, complaint_of
 
 SECRET = "s" * 32
+TRUNK = held_versions()[1].trunk_digest
 DECODE = {"name": "decode"}
 STEPS = [
     DECODE,
@@ -222,6 +223,9 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
     "dataset": lambda name: {"dataset": name},
     "dataset of an index": lambda name: {"type": "index", "dataset": name},
     "dataset of blocks": lambda name: {"type": "blocks", "dataset": name},
+    "dataset of features": lambda name: {"type": "features", "model": TRUNK, "dataset": name},
+    "trunk": lambda name: {"type": "features", "model": name},
+    "step of features": lambda name: {"type": "features", "model": TRUNK, "steps": [{"name": name}]},
     "version": lambda name: {"version": name},
     "kind": lambda name: {"type": name},
     "step": lambda name: in_steps(name=name),
@@ -243,7 +247,7 @@ def test_a_strange_name_is_a_clean_error(target: Target, place: str) -> None:
             assert place in ("name of a parameter", "codec"), name  # what is not known there is left out
             assert place != "codec" or cut_of(answer) == [0] * 4
     shown = json.loads(target.visitor.act("status"))["metrics"]["headwater_bytes_sent_total"]
-    assert set(shown) <= {"raw", "index", "fields", "pixels", *CODECS, *EXCERPTS}
+    assert set(shown) <= {"raw", "index", "fields", "features", "pixels", *CODECS, *EXCERPTS}
 
 
 def test_a_strange_name_of_a_client_changes_nothing(target: Target) -> None:
@@ -326,7 +330,8 @@ class Dice(random.Random):
 def test_spoilt_tickets(target: Target, seed: int) -> None:
     dice = Dice(seed)
     names = target.good.dataset, target.good.version, "caller"
-    requests = target.good, target.cut, IndexRequest(*names, 3, 5), BlocksRequest(*names)
+    features = FeatureRequest(*names, target.good.ids, TRUNK)
+    requests = target.good, target.cut, IndexRequest(*names, 3, 5), BlocksRequest(*names), features
     good = [messages.encode(request) for request in requests]
     assert all(isinstance(target.get(ticket), list) for ticket in good)
     answers = [target.get(dice.spoil(dice.choice(good))) for _ in range(250)]
@@ -337,7 +342,7 @@ def test_spoilt_tickets(target: Target, seed: int) -> None:
 def test_tickets_with_values_of_any_kind(target: Target, seed: int) -> None:
     dice = Dice(seed)
     cut = target.cut
-    fields = [*ReadRequest.__struct_fields__, "type", "start", "rows"]
+    fields = [*ReadRequest.__struct_fields__, "type", "start", "rows", "model"]
     for _ in range(200):
         change = {dice.choice(fields): dice.value() for _ in range(dice.choice([1, 1, 2, 5]))}
         target.send(change, base=dice.choice([target.good, cut]))

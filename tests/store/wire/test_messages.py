@@ -22,8 +22,15 @@ from headwater.store.wire.messages import (
     BlocksRequest,
     Complaint,
     DatasetFacts,
+    FailedSample,
+    FeatureRequest,
     Hello,
     IndexRequest,
+    JobFacts,
+    JobList,
+    JobQuery,
+    JobStart,
+    JobStop,
     ModelPart,
     ModelSwitch,
     ReadRequest,
@@ -49,6 +56,8 @@ REQUESTS = [
     ),
     IndexRequest("photos", "v", "c", start=50_000, rows=7),
     BlocksRequest("photos", "v", "c"),
+    FeatureRequest(**READ, model="0" * 32),
+    FeatureRequest(**READ, model="f" * 32, steps=[{"name": "decode"}], seed=-5, epoch=1 << 62),
 ]
 FACTS = DatasetFacts(3, 99, "v", "content", ["json"], blocks=True, cached_bytes=1 << 40)
 WELCOME = Welcome(
@@ -59,6 +68,11 @@ OTHERS = [
     WELCOME,
     Release([1, (1 << 63) - 1]),
     Complaint("WrongUse", "no", retry=True),
+    JobStart("relabel", "photos", "small", "key", opinions=True),
+    JobQuery(["a"]),
+    JobStop(["a", "b"]),
+    JobList([JobFacts("a", "relabel", "photos", "v", "m", "done", "now")]),
+    JobFacts("a", "relabel", "photos", "v", "m", "done", "now", failures=[FailedSample(1, "k", "why")]),
 ]
 
 

@@ -114,9 +114,10 @@ class Jobs:
         return None
 
     def _shown(self, record: JobRecord) -> JobRecord:
-        """As it stands now: the one under way is ahead of its file."""
+        """As it stands now: the one under way is ahead of its file, unless it was stopped."""
         current = self._current
-        return current.record if current is not None and current.record.id == record.id else record
+        ahead = current is not None and current.record.id == record.id and record.id not in self._stopped
+        return current.record if current is not None and ahead else record
 
     def _keep(self, record: JobRecord) -> None:
         """On disk; what was stopped is said to be so at once, though its thread may not know it yet."""

@@ -33,16 +33,21 @@ class Verdicts:
         self._digests = {known.number: known.digest for known in announced}
         self._number = next(known.number for known in announced if known.digest == version.digest)
         self._classes = labels.adopt(dataset, version.classes)
-        self.roots = labels.classes(dataset).roots[self._classes]
-        """What each of the model's classes means in the dataset, after all merges."""
-        self._place_of = _inverse(self.roots)
+        self._look_up_classes()
         self._movements: dict[int, Movement | None] = {}
 
     def recall(self, draft: Draft, *, opinions: bool) -> None:
         """Put down what models said before; of samples with another's label too, if `opinions`."""
+        self._look_up_classes()
         self._recall(draft, self._labels.get(self._dataset, draft.ids))
         if opinions:
             self._recall(draft, self._labels.get(self._dataset, draft.ids, opinions=True))
+
+    def _look_up_classes(self) -> None:
+        """Again for each block: somebody may merge classes while a job runs."""
+        self.roots = self._labels.classes(self._dataset).roots[self._classes]
+        """What each of the model's classes means in the dataset, after all merges."""
+        self._place_of = _inverse(self.roots)
 
     def _recall(self, draft: Draft, rows: LabelRows) -> None:
         rows = rows.take(rows.sources == Source.MODEL)

@@ -20,6 +20,7 @@ _DRIVERS = {
 }
 _FORMS = "name a file, sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
 _CACHE_KIB = 64 << 10
+_LOG_BYTES = 64 << 20
 _CONNECT_SECONDS = 10
 _RETRY_SECONDS = 0.02
 
@@ -94,6 +95,8 @@ def _sqlite(url: sa.URL, wait_seconds: float) -> sa.Engine:
         # What is acknowledged is on disk, not only with the operating system.
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        # What a large write leaves in the log is cut off again, also while the process goes on.
+        connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
         connection.execute("PRAGMA temp_store=MEMORY")
 
     @sa.event.listens_for(engine, "begin")

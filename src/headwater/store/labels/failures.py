@@ -42,6 +42,11 @@ def told(url: sa.URL) -> Iterator[None]:
         if isinstance(error.orig, sqlite3.Error):
             raise _of_sqlite(error.orig, place) from error
         raise _of_postgresql(error.orig, place) from error
+    except Exception as error:
+        # COPY is psycopg's own, so its errors come past SQLAlchemy; none but psycopg's have a state.
+        if not hasattr(error, "sqlstate"):
+            raise
+        raise _of_postgresql(error, address.name(url)) from error
 
 
 def _of_sqlite(error: sqlite3.Error, place: str) -> HeadwaterError:

@@ -122,7 +122,7 @@ def stale(
         given = sa.and_(labels.c.source.in_(others), unheard)
         old = sa.or_(old, given) if Source.MODEL in of else given
     query = query.where(labels.c.sample > after, old).order_by(labels.c.sample).limit(limit)
-    return np.fromiter(connection.execute(query).scalars(), np.int64)
+    return np.array(connection.execute(query).scalars().all(), np.int64)
 
 
 def pending(
@@ -139,7 +139,7 @@ def pending(
     if Source.MODEL in of:
         wanted.append(sa.and_(now.c.source == Source.MODEL.value, now.c.model < model))
     query = sa.select(asked.c.sample).select_from(joined).where(sa.or_(*wanted)).order_by(asked.c.sample)
-    return np.fromiter(connection.execute(query).scalars(), np.int64)
+    return np.array(connection.execute(query).scalars().all(), np.int64)
 
 
 def _of(

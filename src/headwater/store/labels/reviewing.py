@@ -14,7 +14,7 @@ from headwater.store.labels.announced import Announced
 from headwater.store.labels.classes import ClassList, rooted
 from headwater.store.labels.queries import columns_of, parts, to_rows
 from headwater.store.labels.rows import LabelRows, Source
-from headwater.store.labels.schema import IN_FORCE, OPINION, history, labels, layer_is, revisions
+from headwater.store.labels.schema import DOUBT, IN_FORCE, OPINION, history, labels, layer_is, revisions
 
 _MODEL = Source.MODEL.value
 
@@ -59,17 +59,28 @@ class VersionDiff:
 
 
 def by_margin(connection: sa.Connection, page: Asked) -> Review:
-    """Rows in force that a model is least sure of: the smallest margin first."""
+    """Rows in force that a model is least sure of: the smallest margin first.
+
+    Those below `DOUBT` come from an index; the rest, once they are reached, from a pass over all rows.
+    """
+    doubt = sa.literal_column(DOUBT, sa.REAL)
+    fetched = connection.execute(_margins(page, labels.c.margin < doubt, page.limit)).all()
+    if len(fetched) < page.limit:
+        rest = _margins(page, labels.c.margin >= doubt, page.limit - len(fetched))
+        fetched = [*fetched, *connection.execute(rest)]
+    rows = to_rows(fetched, page.classes)
+    last = (float(rows.margins[-1]), int(rows.samples[-1])) if len(rows) == page.limit else None
+    return Review(rows, None, last)
+
+
+def _margins(page: Asked, part: sa.ColumnElement[bool], limit: int) -> sa.Select[Any]:
     margin, sample = labels.c.margin, labels.c.sample
-    where = [labels.c.dataset == page.dataset, layer_is(IN_FORCE)]
-    where += [labels.c.source == sa.literal_column(str(_MODEL)), margin.is_not(None)]
+    where = [labels.c.dataset == page.dataset, layer_is(IN_FORCE), part]
+    where.append(labels.c.source == sa.literal_column(str(_MODEL)))
     if page.after is not None:
         begin = sa.tuple_(sa.literal(page.after[0], sa.REAL), sa.literal(page.after[1], sa.BigInteger))
         where.append(sa.tuple_(margin, sample) > begin)
-    query = sa.select(*columns_of(labels)).where(*where).order_by(margin, sample).limit(page.limit)
-    rows = to_rows(connection.execute(query).all(), page.classes)
-    last = (float(rows.margins[-1]), int(rows.samples[-1])) if len(rows) == page.limit else None
-    return Review(rows, None, last)
+    return sa.select(*columns_of(labels)).where(*where).order_by(margin, sample).limit(limit)
 
 
 def by_disagreement(connection: sa.Connection, page: Asked) -> Review:

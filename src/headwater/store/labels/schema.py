@@ -13,6 +13,9 @@ VERSION_TABLE = "label_schema"
 IN_FORCE, OPINION = 0, 1
 """Layers of `labels`: the label that counts, and what the last model says where another's label counts."""
 
+DOUBT = "0.1"
+"""The margin below which a model is in doubt: rows that are reviewed first, the only ones in their index."""
+
 # SQLite counts rows up only in a column that is called INTEGER; its integers have 64 bits all the same.
 Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -129,7 +132,8 @@ sa.Index(
     sqlite_where=_counted,
     postgresql_where=_counted,
 )
-_doubtful = sa.text(f"layer = {IN_FORCE} AND source = 1 AND margin IS NOT NULL")
+# Only rows in doubt: neighbours by id lie anywhere in this index, so each row in it costs a page to write.
+_doubtful = sa.text(f"layer = {IN_FORCE} AND source = 1 AND margin < {DOUBT}")
 sa.Index(
     "labels_by_margin",
     labels.c.dataset,

@@ -66,7 +66,8 @@ class ServeConfig:
     `cores`, `requests` or `request_bytes` is None it follows from the machine and the other numbers.
     `memory`, `request_bytes`, `model_bytes`, `feature_bytes` and `image_bytes` are bytes. `limits` are the
     caps on one image. `state` is the folder of what the store keeps; without it the store serves data and
-    nothing else. `labels` is the URL of a label database elsewhere.
+    nothing else. `labels` is the URL of a label database elsewhere. `predict_milliseconds` is how long a
+    prediction may take once its image is here.
     """
 
     listen: str = "127.0.0.1:7077"
@@ -89,6 +90,7 @@ class ServeConfig:
     model_bytes: int = 1 << 30
     feature_bytes: int = 1 << 30
     image_bytes: int = 0
+    predict_milliseconds: float = 250.0
     limits: Limits = field(default_factory=Limits)
     datasets: dict[str, DatasetConfig] = field(default_factory=dict)
 
@@ -100,6 +102,8 @@ class ServeConfig:
             raise WrongUse(f"drain_seconds is {self.drain_seconds}; give seconds, 0 for no waiting at all")
         if not (isfinite(self.send_seconds) and self.send_seconds > 0):
             raise WrongUse(f"send_seconds is {self.send_seconds}; give the seconds that a reply may take")
+        if not (isfinite(self.predict_milliseconds) and self.predict_milliseconds > 0):
+            raise WrongUse(f"predict_milliseconds is {self.predict_milliseconds}; give a number above 0")
         for name in ("model_bytes", "feature_bytes", "image_bytes"):
             if getattr(self, name) < 0:
                 raise WrongUse(f"{name} is {getattr(self, name)}; give bytes, 0 for none at all")

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headwater.data.sources import SourceOptions, open_source
 from headwater.engine.budget import Cores, Turnstile
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, WrongUse
 from headwater.store.local import LocalStore
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.config import DatasetConfig, ServeConfig, split_address
@@ -26,9 +26,12 @@ from headwater.store.server.features import FeatureDesk
 from headwater.store.server.guard import ANONYMOUS, Caller, Guard
 from headwater.store.server.http import HttpServer
 from headwater.store.server.jobdesk import JobDesk
+from headwater.store.server.keeping import Keeper
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.modeldesk import ModelDesk
 from headwater.store.server.pacing import Pacing
+from headwater.store.server.posting import Posting
+from headwater.store.server.predicting import Predictor
 from headwater.store.server.prefix import Prefix
 from headwater.store.server.sending import Sending, hang_up
 from headwater.store.server.service import Service
@@ -84,6 +87,7 @@ class Daemon:
         self._ending = ExitStack()
         self._state: State | None = None
         self._carried: dict[str, int] = {}
+        self._inboxes: list[LocalStore] = []
 
     def __enter__(self) -> Daemon:
         with ExitStack() as stack:
@@ -120,7 +124,10 @@ class Daemon:
         budget = config.budget()
         if config.state is not None:
             self._state = stack.enter_context(State(config.state, labels=config.labels))
-        stores = _open_all(config.datasets, stack)
+        self._stores = stores = _open_all(config.datasets, stack)
+        self._keeper = keeper = Keeper(self._state, list(config.datasets), self._publish)
+        stack.callback(self._close_inboxes)
+        self._add_inboxes()
         self._ledger = Ledger()
         self._audit = AuditLog(config.audit_log)
         stack.callback(self._audit.close)
@@ -141,13 +148,18 @@ class Daemon:
         )
         stack.callback(studios.close)
         self._jobs = JobDesk(self._state, desk, studios.open)
-        self._talk = Talk(desk, self._workers, {**models.answers, **self._jobs.answers})
+        self._talk = Talk(desk, self._workers, {**models.answers, **self._jobs.answers, **keeper.answers})
+        self._predictor = Predictor(
+            self._state, desk, studios, keeper, bound_seconds=config.predict_milliseconds / 1000
+        )
+        stack.enter_context(self._predictor)
         self._watch(desk, cores)
         guard = Guard(self._tokens, open_to_all=not self._tokens, audit=self._audit)
         self._sending = Sending(config.send_seconds)
         self._service = service = self._listen(desk, guard, FeatureDesk(desk, studios.answer))
         stack.callback(_shut_down, service)
         http = self._listen_http(guard, stack)
+        self._talk.http = http or 0
         self.serving = Serving(
             _address("grpc+tls" if self._tls else "grpc", config.listen, service.port),
             None if http is None else _address("https" if self._tls else "http", config.http or "", http),
@@ -155,6 +167,25 @@ class Daemon:
             None if config.state is None else os.fspath(config.state),
         )
         stack.enter_context(self._jobs)
+
+    def _add_inboxes(self) -> None:
+        """Serve what was kept and sealed; raises `WrongUse` where a dataset has the name of an inbox."""
+        for name, store in self._keeper.restore():
+            self._inboxes.append(store)
+            if name in self._stores:
+                raise WrongUse(f"{name!r} is the inbox that the store keeps; serve the dataset as another")
+            self._stores[name] = store
+
+    def _publish(self, name: str, store: LocalStore) -> None:
+        """Whoever reads from the version before goes on with it: that is closed with the daemon."""
+        self._inboxes.append(store)
+        self._stores[name] = store
+        self._talk.serve(name)
+
+    def _close_inboxes(self) -> None:
+        self._keeper.close()
+        for store in self._inboxes:
+            store.close()
 
     def _start_workers(self) -> None:
         try:
@@ -176,6 +207,8 @@ class Daemon:
             "headwater_jobs": lambda: self._jobs.unfinished,
             "headwater_models_loaded_bytes": lambda: self._studios.loaded_bytes,
             "headwater_kept_bytes": lambda: self._studios.kept_bytes,
+            "headwater_predict_waiting": lambda: self._predictor.waiting,
+            "headwater_inbox_bytes": lambda: self._keeper.unsealed_bytes,
         }
         for name, value in gauges.items():
             self._ledger.watch(name, value)
@@ -213,11 +246,22 @@ class Daemon:
             metrics=self._ledger.prometheus_text,
             draining=lambda: self._talk.draining,
             check=lambda caller: self._check_metrics(guard, caller),
+            predict=self._posting(guard).answer,
             tls=self._tls.ssl_context(),
         )
         port = server.start()
         stack.callback(server.close)
         return port
+
+    def _posting(self, guard: Guard) -> Posting:
+        return Posting(
+            self._predictor,
+            guard,
+            self._talk,
+            ledger=self._ledger,
+            audit=self._audit,
+            datasets=self._config.datasets,
+        )
 
 
 class _Stop:

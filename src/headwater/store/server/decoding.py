@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.data.image import Limits
 from headwater.data.pipeline import Pipeline
 from headwater.engine.budget import Busy, Gone
 from headwater.engine.fetching import Fetched, Wanted
@@ -36,10 +37,6 @@ class Asker:
     client: str
     priority: str
     gone: Callable[[], bool]
-
-    def wish(self, size: int) -> Wish:
-        """To begin something of so many bytes."""
-        return Wish(self.caller, self.client, size, self.gone, self.priority)
 
 
 class Decoding:
@@ -88,7 +85,8 @@ class Decoding:
 
     def _make(self, wanted: Wanted) -> tuple[Images, dict[int, Exception], int]:
         """The images of those that can be made, why others cannot, and the bytes that were read."""
-        wish = self._asker.wish(self._desk.weigh(self._store, wanted.positions))
+        asker, size = self._asker, self._desk.weigh(self._store, wanted.positions)
+        wish = Wish(asker.caller, asker.client, size, self._gone, asker.priority)
         while not self._gone():
             try:
                 with self._desk.files(self._store, wanted.positions, wish) as (turn, found):
@@ -99,20 +97,13 @@ class Decoding:
                     done = self._desk.prefix.insist(work, files, turn, gone=self._gone) if places else None
             except Busy:
                 continue
-            made, lost = ({}, {}) if done is None else _sort_out(done, places, work.ids)
+            made, lost = ({}, {}) if done is None else sort_out(done, places, work.ids)
             return made, {**found.failed, **lost}, found.bytes_moved
         raise Gone("nobody waits for these images any more")
 
     def _work(self, wanted: Wanted, places: Sequence[int]) -> Work:
-        return Work(
-            pipeline=self._pipeline,
-            seed=self._seed,
-            epoch=wanted.epoch,
-            ids=wanted.ids[list(places)],
-            cuts=np.full(len(places), len(self._pipeline), np.uint8),
-            codecs=["none"] * len(places),
-            limits=self._desk.limits,
-        )
+        ids = wanted.ids[list(places)]
+        return all_steps(self._pipeline, ids, seed=self._seed, epoch=wanted.epoch, limits=self._desk.limits)
 
     def _keep(self, positions: NDArray[np.int64], made: Images) -> None:
         if self._pictures is not None and made:
@@ -122,10 +113,25 @@ class Decoding:
         return self._over or self._asker.gone()
 
 
-def _sort_out(
+def all_steps(
+    pipeline: Pipeline, ids: NDArray[np.int64], *, seed: int = 0, epoch: int = 0, limits: Limits
+) -> Work:
+    """To take samples through a whole pipeline, to plain pixels."""
+    return Work(
+        pipeline=pipeline,
+        seed=seed,
+        epoch=epoch,
+        ids=ids,
+        cuts=np.full(len(ids), len(pipeline), np.uint8),
+        codecs=["none"] * len(ids),
+        limits=limits,
+    )
+
+
+def sort_out(
     done: Done, places: Sequence[int], ids: NDArray[np.int64]
 ) -> tuple[Images, dict[int, Exception]]:
-    """Images and errors by place."""
+    """Images and errors by place, of what workers made of them."""
     made: Images = {}
     lost: dict[int, Exception] = {}
     for number, place in enumerate(places):

@@ -61,6 +61,7 @@ class Engines:
         self._registry, self._cores, self.most_bytes = registry, cores, most_bytes
         self._line = Turnstile(math.ceil(cores.cores), _EVERYTHING)
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
+        self._versions: dict[str, ModelVersion] = {}  # by trunk: manifests need not be read for each request
         self._lock, self._loading = threading.Lock(), threading.Lock()
 
     @property
@@ -71,8 +72,14 @@ class Engines:
 
     def find(self, trunk: str) -> ModelVersion:
         """A version with this trunk; raises `ModelNotFound`."""
+        with self._lock:
+            known = self._versions.get(trunk)
+        if known is not None and known.digest in self._registry:
+            return known
         for version in self._registry.versions():
             if version.trunk_digest == trunk:
+                with self._lock:
+                    self._versions[trunk] = version
                 return version
         raise ModelNotFound(f"this store holds no model with the trunk {trunk[:12]}; push it first")
 
@@ -82,18 +89,23 @@ class Engines:
 
     def _load(self, version: ModelVersion) -> Loaded:
         key = version.trunk_digest
+        if (found := self._use(key)) is not None:
+            return found
         with self._loading:  # one at a time: who wants the same waits for it, and memory is not taken twice
-            with self._lock:
-                found = self._loaded.get(key)
-                if found is not None:
-                    self._loaded.move_to_end(key)
-                    return found
+            if (found := self._use(key)) is not None:
+                return found
             model = self._registry.get(version.digest)
             loaded = Loaded(Engine(model, threads=1), _IN_MEMORY * model.nbytes)
             with self._lock:
                 self._loaded[key] = loaded
                 self._shrink()
             return loaded
+
+    def _use(self, key: str) -> Loaded | None:
+        with self._lock:
+            if key in self._loaded:
+                self._loaded.move_to_end(key)
+            return self._loaded.get(key)
 
     def _shrink(self) -> None:
         """Let the oldest go, but not the last; whoever uses one keeps it until he is done."""

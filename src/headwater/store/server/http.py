@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP: two routes, both behind the token, in a thread of the store's process.
+"""Health, metrics and predictions over HTTP: all behind the token, in a thread of the store's process.
 
 A connection answers one request and lives a few seconds, because what has no token yet may hold nothing.
 A request that is no HTTP gets 400, and one past the limit on connections 503, without a look at the token.
@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError, MissingExtra, Refused, WrongUse
@@ -33,14 +33,25 @@ Identify = Callable[[str | None, str], object]
 """From the authorization header and the peer to whoever asks; raises `Refused`."""
 Check = Callable[[Any], None]
 """Raises `Refused` for whoever `Identify` found, if he may not see the metrics."""
+Predict = Callable[["Request", Any], Awaitable["Response"]]
+"""From a request with an image, and whoever `Identify` found, to the answer."""
 _CALLER = "headwater.caller"
 
 
+async def predict_nothing(request: Request, caller: Any) -> Response:
+    """What a server without models answers."""
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": "nothing is predicted here"}, 501)
+
+
 class HttpServer:
-    """Serves GET /health and GET /metrics on `address`, HOST:PORT, with TLS where a context is given.
+    """Serves GET /health, GET /metrics and POST /predict on `address`, HOST:PORT, with TLS where a context is
+    given.
 
     `metrics` gives the page's text, to those whom `check` does not refuse; `draining` says whether the store
-    takes no more work. These and `identify` run in the server's one thread, so they must be quick.
+    takes no more work. These and `identify` run in the server's one thread, so they must be quick, and
+    `predict` must wait nowhere but where it awaits.
     """
 
     def __init__(
@@ -51,6 +62,7 @@ class HttpServer:
         metrics: Callable[[], bytes],
         draining: Callable[[], bool],
         check: Check = lambda caller: None,
+        predict: Predict = predict_nothing,
         tls: ssl.SSLContext | None = None,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
@@ -59,7 +71,7 @@ class HttpServer:
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            app = _Gate(_routes(metrics, draining, check), identify)
+            app = _Gate(_routes(metrics, draining, check, predict), identify)
             self._server = _server(app, tls, begun=self._note_begun, seconds=connection_seconds)
         except ImportError as error:
             raise MissingExtra(f"HTTP needs {error.name}; pip install 'headwater[serve]'") from error
@@ -129,7 +141,10 @@ def _peer(scope: Scope) -> str:
 
 
 def _routes(
-    metrics: Callable[[], bytes], draining: Callable[[], bool], check: Check = lambda caller: None
+    metrics: Callable[[], bytes],
+    draining: Callable[[], bool],
+    check: Check = lambda caller: None,
+    predict: Predict = predict_nothing,
 ) -> Starlette:
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
@@ -144,11 +159,18 @@ def _routes(
         check(request.scope[_CALLER])
         return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    async def post(request: Request) -> Response:
+        return await predict(request, request.scope[_CALLER])
+
     async def forbid(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, 403)
 
     app = Starlette(
-        routes=[Route("/health", health, methods=["GET"]), Route("/metrics", page, methods=["GET"])],
+        routes=[
+            Route("/health", health, methods=["GET"]),
+            Route("/metrics", page, methods=["GET"]),
+            Route("/predict", post, methods=["POST"]),
+        ],
         exception_handlers={Refused: forbid},
     )
     app.router.redirect_slashes = False

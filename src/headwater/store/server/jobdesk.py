@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from headwater.engine.crew import Crew
-from headwater.errors import DatasetNotFound, HeadwaterError, Refused, WrongUse
+from headwater.errors import (
+    DatasetNotFound,
+    DatasetStale,
+    HeadwaterError,
+    LabelError,
+    LabelRefused,
+    Refused,
+    Unreachable,
+    WrongUse,
+)
 from headwater.models.version import ModelVersion
 from headwater.store.jobs.record import RELABEL, JobFolder, JobRecord, now, to_facts
 from headwater.store.jobs.relabel import Workplace, relabel
@@ -22,6 +33,8 @@ from headwater.store.server.talk import Answer
 from headwater.store.server.workers import WorkersFailed
 from headwater.store.wire import messages
 from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart, JobStop, Message
+
+log = logging.getLogger("headwater")
 
 M = TypeVar("M", bound=Message)
 OpenStudio = Callable[[str, ModelVersion], Studio]
@@ -98,7 +111,9 @@ class JobDesk:
         index = self._desk.datasets[asked.dataset].index
         assert self._state is not None
         version = self._state.registry.choose(asked.model)
-        self._state.labels  # noqa: B018 - a store that cannot keep labels says so now
+        # A database that is away is waited for; one that cannot be opened at all is told of now.
+        with suppress(Unreachable):
+            _ = self._state.labels
         record = JobRecord(
             id=_id_of(asked, caller),
             kind=asked.kind,
@@ -125,26 +140,49 @@ class JobDesk:
         record = running.record
         if record.dataset not in self._desk.datasets:
             raise DatasetNotFound(f"dataset {record.dataset!r} is no longer served here")
+        try:
+            relabel(self._workplace(running), running)
+        except (WorkersFailed, Unreachable) as error:
+            raise Paused(_away(error)) from error
+        except LabelError as error:
+            if isinstance(error, LabelRefused):
+                raise
+            raise Paused(str(self._state.hide(error))) from error  # locked, or its disk is full
+        except HeadwaterError as error:
+            raise self._state.hide(error) from error
+
+    def _workplace(self, running: Running) -> Workplace:
+        assert self._state is not None
+        record = running.record
         asker = Asker(_ITSELF, record.id, _PRIORITY, running.over)
-        place = Workplace(
+        return Workplace(
             dataset=record.dataset,
             index=self._desk.datasets[record.dataset].index,
             labels=self._state.labels,
             registry=self._state.registry,
-            features=lambda version: self._open(record.dataset, version).kept(),
-            extraction=lambda version: self._open(record.dataset, version).extraction(asker, self._crew),
+            features=lambda version: self._studio(record, version).kept(),
+            extraction=lambda version: self._studio(record, version).extraction(asker, self._crew),
             counted=self._count,
         )
-        try:
-            relabel(place, running)
-        except WorkersFailed as error:
-            raise Paused(str(error)) from error
-        except HeadwaterError as error:
-            raise self._state.hide(error) from error
+
+    def _studio(self, record: JobRecord, version: ModelVersion) -> Studio:
+        """Raises `DatasetStale`: an inbox that is sealed meanwhile has another version."""
+        studio = self._open(record.dataset, version)
+        if studio.store.index.version != record.version:
+            raise DatasetStale(f"dataset {record.dataset!r} has another version by now; start another job")
+        return studio
 
     def _count(self, counts: Mapping[str, int]) -> None:
         for name, count in counts.items():
             self._desk.ledger.add("headwater_labels_total", count, name)
+
+
+def _away(error: HeadwaterError) -> str:
+    """What is told of something that does not answer: not where it is."""
+    if not isinstance(error, Unreachable):
+        return str(error)
+    log.warning("a job waits: %s", error)
+    return "the label database, or the data, does not answer; the store's log says more"
 
 
 def _check(caller: Caller, dataset: str) -> None:

@@ -42,7 +42,7 @@ METRICS: dict[str, Metric] = {
         ("raw", "pixels", "zstd", "jxl1", "jxl3", *EXCERPTS, "index", "fields", "features"),
     ),
     "headwater_bytes_received_total": Metric(
-        "counter", "Bytes that clients sent for the store to keep.", "kind", ("model",)
+        "counter", "Bytes that clients sent for the store to keep.", "kind", ("model", "image")
     ),
     "headwater_bytes_avoided_total": Metric(
         "counter", "Bytes that did not cross the link, against raw samples.", "cause", ("cut", "codec")
@@ -62,6 +62,10 @@ METRICS: dict[str, Metric] = {
         "outcome",
         ("labelled", "unchanged", "changed", "skipped", "failed", "protected"),
     ),
+    "headwater_predictions_total": Metric(
+        "counter", "Images that were sent for a prediction.", "outcome", ("made", "kept", "failed")
+    ),
+    "headwater_predict_batches_total": Metric("counter", "Batches that predictions were made in."),
     "headwater_requests_total": Metric("counter", "Requests accepted.", "action"),
     "headwater_refused_total": Metric("counter", "Requests refused.", "reason"),
     "headwater_stall_seconds_total": Metric(
@@ -88,6 +92,8 @@ METRICS: dict[str, Metric] = {
     "headwater_jobs": Metric("gauge", "Jobs that wait or run."),
     "headwater_models_loaded_bytes": Metric("gauge", "Bytes of the models that are loaded, about."),
     "headwater_kept_bytes": Metric("gauge", "Bytes on disk of features and images that are kept."),
+    "headwater_predict_waiting": Metric("gauge", "Images that wait for their prediction."),
+    "headwater_inbox_bytes": Metric("gauge", "Bytes of images that wait to be sealed."),
     "headwater_quarantined_samples": Metric("gauge", "Samples that are no longer decoded here."),
 }
 

@@ -74,7 +74,7 @@ class ModelDesk:
             try:
                 return messages.encode(answer(asked, caller))
             except HeadwaterError as error:
-                raise self._state.hide(error) from error
+                raise self._state.hide(error) from error.__cause__
 
         return run
 

@@ -10,6 +10,7 @@ from headwater.models.version import ModelVersion
 from headwater.store.server.linefile import Fact
 from headwater.store.wire import messages
 from headwater.store.wire.messages import (
+    InboxSeal,
     JobStart,
     JobStop,
     Message,
@@ -66,6 +67,10 @@ def _stop(asked: JobStop) -> dict[str, Fact]:
     return {"jobs": ",".join(asked.ids[:_MOST_IDS])}
 
 
+def _seal(asked: InboxSeal) -> dict[str, Fact]:
+    return {"of": asked.dataset}
+
+
 _FACTS: dict[str, tuple[type[Message], Callable[[Any], dict[str, Fact]]]] = {
     "release": (Release, _release),
     "model_offer": (ModelOffer, _offer),
@@ -74,4 +79,5 @@ _FACTS: dict[str, tuple[type[Message], Callable[[Any], dict[str, Fact]]]] = {
     "model_rollback": (ModelRollback, _roll_back),
     "job_start": (JobStart, _start),
     "job_stop": (JobStop, _stop),
+    "inbox_seal": (InboxSeal, _seal),
 }

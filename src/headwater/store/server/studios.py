@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,6 +25,8 @@ from headwater.store.server.engines import Engines
 from headwater.store.server.state import State
 from headwater.store.wire.messages import FeatureRequest
 
+log = logging.getLogger("headwater")
+
 T = TypeVar("T")
 
 
@@ -31,32 +34,34 @@ T = TypeVar("T")
 class Studio:
     """Frozen layers over the samples of one dataset, at a store and within its budget.
 
-    `cabinet` keeps features, `pictures` what they are made of; None keeps none.
+    `store` holds the samples: that of the dataset when the studio was opened, whatever is served under its
+    name since. `cabinet` keeps features, `pictures` what they are made of; None keeps none.
     """
 
     desk: Desk
     engines: Engines
     dataset: str
+    store: LocalStore
     version: ModelVersion
     variation: Variation = OWN
     cabinet: Cabinet | None = None
     pictures: Cabinet | None = None
 
-    @property
-    def store(self) -> LocalStore:
-        return self.desk.datasets[self.dataset]
-
     def kept(self) -> Features | None:
-        """The features that are kept, and where more can be."""
+        """The features that are kept, and where more can be; None also where their files cannot be used."""
         if self.cabinet is None:
             return None
-        return Features(
-            self.cabinet,
-            self.store.index,
-            dataset=self.dataset,
-            version=self.version,
-            variation=self.variation,
-        )
+        try:
+            return Features(
+                self.cabinet,
+                self.store.index,
+                dataset=self.dataset,
+                version=self.version,
+                variation=self.variation,
+            )
+        except (OSError, HeadwaterError) as error:
+            log.warning("features are made and not kept: %s", error)
+            return None
 
     def extraction(self, asker: Asker, crew: Crew | None = None) -> Extraction:
         """From files to features; in the caller's thread unless there is a crew."""
@@ -122,6 +127,7 @@ class Studios:
             self._desk,
             self.engines,
             dataset,
+            self._desk.datasets[dataset],
             version,
             variation,
             cabinet=self._cabinet("features"),

@@ -52,6 +52,12 @@ class Talk:
         self._under_way = 0
         self._seen: dict[str, float] = {}
         self.draining = False
+        self.http = 0
+        """The port of HTTP, once it is known."""
+
+    def serve(self, name: str) -> None:
+        """Tell of a dataset of the desk that is new there, or another than before."""
+        self._facts = {**self._facts, name: _facts(self._desk.datasets[name])}
 
     def answer(self, action: str, body: bytes, caller: Caller) -> bytes:
         """Raises `Incompatible`, or `HeadwaterError` for a message that is none."""
@@ -157,6 +163,7 @@ class Talk:
             request_samples=budget.request_samples,
             limits=True,
             cores=budget.cores,
+            http=self.http,
         )
 
     def _visible(self, caller: Caller) -> Mapping[str, DatasetFacts]:

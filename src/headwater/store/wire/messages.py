@@ -37,6 +37,7 @@ ACTIONS = {
     "jobs": "what the store does by itself, and how far it has come",
     "job_start": "begin a job, or find the one that does the same",
     "job_stop": "end jobs where they are",
+    "inbox_seal": "make the images that were kept a version of a dataset",
 }
 SCOPE_OF_ACTION: dict[str, tuple[str, ...]] = {
     "hello": (),
@@ -52,12 +53,13 @@ SCOPE_OF_ACTION: dict[str, tuple[str, ...]] = {
     "jobs": ("jobs",),
     "job_start": ("jobs",),
     "job_stop": ("jobs",),
+    "inbox_seal": ("admin",),
 }
 """What a token must allow, one of these; none named: any token will do."""
 CHANGES = frozenset(
     {
         *("model_offer", "model_part", "model_take", "model_switch", "model_rollback"),
-        *("job_start", "job_stop"),
+        *("job_start", "job_stop", "inbox_seal"),
     }
 )
 """Actions that change what a store keeps: refused while it drains, and a drain waits for those under way."""
@@ -108,6 +110,8 @@ class Welcome(Message, frozen=True):
     """Whether the store minds the `limits` of a request."""
     cores: float = 0.0
     """What its steps may use in all; 0: unknown."""
+    http: int = 0
+    """The port on which it speaks HTTP, with TLS if this one has it; 0: none."""
     digest: str = ""
     """Of the message without this field; see `sealed`."""
 
@@ -332,6 +336,49 @@ class JobList(Message, frozen=True):
     """Jobs of a store, the oldest first."""
 
     jobs: list[JobFacts]
+
+
+class Guess(Message, frozen=True):
+    """A class, and the share of the softmax that it has."""
+
+    label: str
+    score: float
+
+
+class Prediction(Message, frozen=True):
+    """What a model says of an image, as JSON over HTTP; `margin` is None if there is only one class.
+
+    `id` and `key` are those of an image that was kept, in the dataset that it will be part of when that is
+    sealed. `top` are the best classes, as many as were asked for.
+    """
+
+    label: str
+    score: float
+    margin: float | None
+    model: str
+    version: str
+    top: list[Guess] = []
+    id: int | None = None
+    key: str = ""
+
+
+class InboxSeal(Message, frozen=True):
+    """Make what was kept of a dataset a version of its inbox."""
+
+    dataset: Name
+
+
+class SealedInbox(Message, frozen=True):
+    """What an inbox is now: the dataset that it is served as, with its version, none if it has no images.
+
+    `shards` were added to it.
+    """
+
+    dataset: str
+    version: str = ""
+    samples: int = 0
+    bytes: int = 0
+    shards: int = 0
 
 
 Request = ReadRequest | IndexRequest | BlocksRequest | FeatureRequest

@@ -17,7 +17,7 @@ _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _STATISTICS = {
     ("labels", "labels"): "100000000 10000000 5000000 1",
     ("labels", "labels_by_class"): "100000000 10000000 10000 1 1",
-    ("labels", "labels_by_margin"): "100000000 10000000 10 1",
+    ("labels", "labels_by_margin"): "10000000 1000000 10 1",
     ("history", "history"): "100000000 100000 100000 50000 1",
 }
 
@@ -93,7 +93,7 @@ def _make_labels() -> None:
         sqlite_with_rowid=False,
     )
     _index("labels_by_class", ["dataset", "label", "sample", "source"], where="layer = 0")
-    doubtful = "layer = 0 AND source = 1 AND margin IS NOT NULL"
+    doubtful = "layer = 0 AND source = 1 AND margin < 0.1"
     _index("labels_by_margin", ["dataset", "margin", "sample"], where=doubtful)
 
 

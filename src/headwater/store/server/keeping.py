@@ -1,0 +1,199 @@
+"""Images that a store keeps: each in its dataset's inbox, with a label row; sealed, they are a dataset.
+
+An image comes first and its row second, and both are on disk before anybody is told. What was killed in
+between finds, when it is sent again, the image there, and writes the row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.sources import SourceOptions, open_source
+from headwater.errors import DatasetError, DatasetNotFound, HeadwaterError, LabelRefused, Refused, WrongUse
+from headwater.models.version import ModelVersion
+from headwater.store.labels.rows import LabelRows, Source
+from headwater.store.local import LocalStore
+from headwater.store.server.guard import Caller
+from headwater.store.server.inbox import Inbox, Kept
+from headwater.store.server.shard import Arrival
+from headwater.store.server.state import State
+from headwater.store.server.talk import Answer
+from headwater.store.wire import messages
+from headwater.store.wire.messages import DATASET_NAME, InboxSeal, SealedInbox
+
+log = logging.getLogger("headwater")
+
+ENDING = "-inbox"
+"""Behind a dataset's name: what its inbox is called when it is served."""
+_AUTHOR = "predict"
+_SCOPE = "admin"
+
+Publish = Callable[[str, LocalStore], None]
+"""Serve a dataset from now on, in the place of one that had its name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opinion:
+    """What a version says of images: for each its class, as the version numbers them, score and margin."""
+
+    version: ModelVersion
+    labels: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    margins: NDArray[np.float32]
+
+
+@dataclass
+class _Box:
+    """An inbox, and how the label database numbers the versions and classes that have labelled there."""
+
+    name: str
+    inbox: Inbox
+    numbers: dict[str, tuple[int, NDArray[np.int32]]] = field(default_factory=dict)
+    turn: str = ""
+
+
+class Keeper:
+    """The inboxes of a store. Safe to use from many threads. Without a state nothing is kept."""
+
+    def __init__(
+        self, state: State | None, datasets: Sequence[str], publish: Publish = lambda name, store: None
+    ) -> None:
+        """`datasets` are those that images may be sent for."""
+        self._state, self._datasets, self._publish = state, frozenset(datasets), publish
+        self._lock = threading.Lock()
+        self._boxes: dict[str, _Box] = {}
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        """Action > what answers it."""
+        return {"inbox_seal": self._answer_seal}
+
+    @property
+    def unsealed_bytes(self) -> int:
+        """Bytes of images that wait to be sealed."""
+        return sum(box.inbox.unsealed_bytes for box in list(self._boxes.values()))
+
+    def check(self, dataset: str) -> None:
+        """Raises `DatasetNotFound`, or `WrongUse`, where `keep` could keep nothing."""
+        self._box(dataset)
+
+    def keep(self, dataset: str, arrivals: Sequence[Arrival], opinion: Opinion) -> list[Kept]:
+        """Keep images of a dataset, with what a model says of them; both are on disk when this returns.
+
+        Raises `HeadwaterError`; what was sent may then be sent again.
+        """
+        box = self._box(dataset)
+        kept = box.inbox.add(arrivals)
+        ids, places = np.unique([one.id for one in kept], return_index=True)
+        number, classes = self._numbers(box, opinion.version)
+        rows = LabelRows.of(
+            ids,
+            classes[opinion.labels[places]],
+            source=Source.MODEL,
+            scores=opinion.scores[places],
+            margins=opinion.margins[places],
+            model=number,
+        )
+        self._write(box, rows, opinion.version)
+        return kept
+
+    def seal(self, dataset: str) -> SealedInbox:
+        """Make all that is kept of a dataset a version of its inbox, and serve it.
+
+        Doing it again changes nothing; of an inbox without images there is no version.
+        """
+        box = self._box(dataset)
+        shards = box.inbox.seal()
+        if not box.inbox.is_sealed:
+            return SealedInbox(box.name)
+        store = _open(box.inbox.folder)
+        self._publish(box.name, store)
+        index = store.index
+        return SealedInbox(box.name, index.version, len(index), int(index.sizes.sum()), shards)
+
+    def restore(self) -> Iterator[tuple[str, LocalStore]]:
+        """Go on with the inboxes that there are; what was sealed of them, by the names it is served under."""
+        folder = None if self._state is None else self._state.folder / "inbox"
+        for place in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
+            if place.name in self._datasets:
+                self._box(place.name)
+            if any(place.glob("*.tar")):
+                try:
+                    yield place.name + ENDING, _open(place)
+                except DatasetError as error:
+                    log.error("the inbox of %s is not served: %s", place.name, error)
+
+    def close(self) -> None:
+        with self._lock:
+            for box in self._boxes.values():
+                box.inbox.close()
+
+    @property
+    def state(self) -> State:
+        if self._state is None:
+            raise WrongUse("this store keeps no images; start it with --state FOLDER")
+        return self._state
+
+    def _answer_seal(self, body: bytes, caller: Caller) -> bytes:
+        asked: InboxSeal = messages.decode(InboxSeal, body)
+        if not caller.may(_SCOPE, asked.dataset):
+            raise Refused(
+                f"token {caller.name!r} is not good for dataset {asked.dataset[:64]!r}; ask for one that is"
+            )
+        try:
+            return messages.encode(self.seal(asked.dataset))
+        except HeadwaterError as error:
+            raise self.state.hide(error) from error
+
+    def _box(self, dataset: str) -> _Box:
+        if dataset not in self._datasets:
+            raise DatasetNotFound(f"no dataset is called {dataset!r} here")
+        name = dataset + ENDING
+        if not DATASET_NAME.fullmatch(name):
+            raise WrongUse(
+                f"{name!r} is too long for a dataset's name; serve {dataset!r} under a shorter one"
+            )
+        with self._lock:
+            if dataset not in self._boxes:
+                self._boxes[dataset] = _Box(name, Inbox(self.state.subfolder("inbox") / dataset))
+            return self._boxes[dataset]
+
+    def _numbers(self, box: _Box, version: ModelVersion) -> tuple[int, NDArray[np.int32]]:
+        """The version's number in the label database, and those of its classes."""
+        found = box.numbers.get(version.digest)
+        if found is None:
+            labels = self.state.labels
+            known = labels.announce(version.digest, name=version.name, parent=version.parent, author=_AUTHOR)
+            found = known.number, labels.adopt(box.name, version.classes)
+            box.numbers[version.digest] = found
+        return found
+
+    def _write(self, box: _Box, rows: LabelRows, version: ModelVersion) -> None:
+        """As parts of one revision a day and version, until somebody undoes it: then as parts of another."""
+        try:
+            self._write_part(box, rows, version)
+        except LabelRefused:
+            box.turn = os.urandom(4).hex()
+            box.numbers.clear()
+            self._write_part(box, rows, version)
+
+    def _write_part(self, box: _Box, rows: LabelRows, version: ModelVersion) -> None:
+        day = datetime.now(UTC).date().isoformat()
+        key = " ".join([_AUTHOR, box.name, version.digest, day, box.turn]).strip()
+        chunk = int.from_bytes(hashlib.blake2b(rows.samples.tobytes(), digest_size=8).digest(), "big") >> 1
+        self.state.labels.write(box.name, rows, author=_AUTHOR, key=key, chunk=chunk)
+
+
+def _open(folder: Path) -> LocalStore:
+    """The sealed shards of an inbox."""
+    return LocalStore(open_source(folder, options=SourceOptions(progress=False)))
