@@ -43,6 +43,7 @@ class Store:
 
     address: str
     pid: int
+    http: str = ""
 
     @property
     def photos(self) -> str:
@@ -62,14 +63,16 @@ def serve(
     cores: float | None = None,
     tokens: Path | None = None,
     within: Sequence[str] = (),
+    further: Sequence[str] = (),
 ) -> Iterator[Store]:
-    """`headwater serve` until the block ends; `within` are words before its command."""
+    """`headwater serve` until the block ends; `within` are words before its command, `further` behind it."""
     words = [*within, sys.executable, "-m", "headwater.cli", "serve", f"photos={photos}", "--listen", listen]
-    words += ["--plaintext", "--json", *(["--cores", str(cores)] if cores else [])]
+    words += ["--plaintext", "--json", *(["--cores", str(cores)] if cores else []), *further]
     words += ["--token-file", str(tokens)] if tokens else []
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        yield Store(str(_announced(child)["address"]), child.pid)
+        said = _announced(child)
+        yield Store(str(said["address"]), child.pid, said["http"] or "")
     finally:
         end(child)
 

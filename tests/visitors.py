@@ -30,6 +30,7 @@ from headwater.store.wire.messages import (
     Complaint,
     FeatureRequest,
     Hello,
+    InboxSeal,
     IndexRequest,
     JobQuery,
     JobStart,
@@ -66,6 +67,7 @@ BODIES = {
     "jobs": messages.encode(JobQuery()),
     "job_start": messages.encode(JobStart("relabel", "photos", held.NAME, "a visitor's")),
     "job_stop": messages.encode(JobStop(["none"])),
+    "inbox_seal": messages.encode(InboxSeal("photos")),
 }
 """A good body for each action, at a store that holds `held.make_state` and serves `photos`."""
 INTERNALS = ("Traceback", 'File "', ".py", "site-packages", "most recent call")
@@ -169,13 +171,20 @@ ANY_READER = {f"do_action {name}" for name, scopes in SCOPE_OF_ACTION.items() if
 """What needs the scope, for whatever dataset."""
 
 
-def routes() -> list[str]:
-    """The paths that the store's own HTTP application has."""
-    return [route.path for route in _routes(lambda: b"", lambda: False).routes]  # type: ignore[attr-defined]
+def routes() -> list[tuple[str, str]]:
+    """Verb and path of all that the store's own HTTP application answers; GET means HEAD too."""
+    found: list[Any] = _routes(lambda: b"", lambda: False).routes
+    return [(verb, route.path) for route in found for verb in sorted(route.methods - {"HEAD"})]
 
 
 def ask(
-    url: str, verb: str, path: str, token: str | None, *, context: ssl.SSLContext | None = None
+    url: str,
+    verb: str,
+    path: str,
+    token: str | None,
+    *,
+    image: bytes | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> tuple[int, bytes]:
     """Status and body over HTTP; over HTTPS where a context says whom to trust and what to show."""
     place = urlsplit(url)
@@ -185,7 +194,9 @@ def ask(
     else:
         connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
     try:
-        connection.request(verb, path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers |= {} if image is None else {"Content-Type": "application/octet-stream"}
+        connection.request(verb, path, image, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 import headwater as hw
+from datasets import make_photo
 from headwater.store.server.service import Service
 from headwater.store.server.tokens import SCOPES
 from headwater.store.wire.messages import ACTIONS, SCOPE_OF_ACTION
@@ -48,8 +50,14 @@ TOKENS: dict[str, dict[str, object]] = {
 }
 NOT_CALLS = {"port", "run", "serve", "shutdown", "wait"}
 """Methods of `FlightServerBase` that nobody can call from outside."""
+PHOTO = make_photo(np.random.default_rng(0), 40, 50)
 NO_ROUTES = ("/", "/nothing", "/metrics/..%2fhealth")
-DOORS = (*CALLS, *(f"GET {path}" for path in (*routes(), *NO_ROUTES)))
+QUERIES = {"/predict": "?dataset=photos"}
+DOORS = (
+    *CALLS,
+    *(f"{verb} {path}{QUERIES.get(path, '')}" for verb, path in routes()),
+    *(f"GET {path}" for path in NO_ROUTES),
+)
 WALLS = {*NOT_SERVED, *(f"GET {path}" for path in NO_ROUTES)}
 """What opens to nobody."""
 WALL = r"does not speak that part|no action is called|shows nobody a schema|not have an authentication|^404 "
@@ -115,8 +123,9 @@ class Castle:
     def knock(self, door: str, caller: Caller) -> object:
         """The answer, if there is one, on a connection of its own."""
         token = None if caller.token is None else secret_of(caller.token)
-        if door.startswith("GET "):
-            return self._fetch(door.removeprefix("GET "), token, self._context(caller))
+        verb, _, path = door.partition(" ")
+        if verb in ("GET", "POST"):
+            return self._fetch(verb, path, token, self._context(caller))
         scheme = "grpc+tls" if caller.ca else "grpc"
         address = f"{scheme}://127.0.0.1:{self.store.port}"
         with Visitor(address, token, **self._flight_arguments(caller)) as visitor:
@@ -126,8 +135,9 @@ class Castle:
         found: Path = getattr(self.certificates, name)
         return found
 
-    def _fetch(self, path: str, token: str | None, context: ssl.SSLContext | None) -> bytes:
-        status, body = ask(self.store.http, "GET", path, token, context=context)
+    def _fetch(self, verb: str, path: str, token: str | None, context: ssl.SSLContext | None) -> bytes:
+        image = PHOTO if verb == "POST" else None
+        status, body = ask(self.store.http, verb, path, token, image=image, context=context)
         if status != 200:
             raise TurnedAway(f"{status} {body.decode()}")
         return body
@@ -208,6 +218,7 @@ def test_every_door_is_known() -> None:
         "jobs": ("jobs",),
         "job_start": ("jobs",),
         "job_stop": ("jobs",),
+        "inbox_seal": ("admin",),
     }
 
 

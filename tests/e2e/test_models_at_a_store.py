@@ -8,7 +8,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from visitors import Visitor, complaint_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECRETS = {name: f"{name}-{'x' * 24}" for name in ("tuner", "reader")}
+Start = Callable[[Path], StoreProcess]
 KILLS = 20
 _LONGEST_LIFE = 0.8  # seconds; taking a version in begins with loading onnx, which takes most of one
 QUICK = Link(deadline_seconds=2.0, give_up_seconds=0.2)
@@ -60,13 +61,30 @@ class Tuner:
         return found
 
 
+@pytest.fixture(scope="module")
+def lean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a store without torch, which starts in half the time."""
+    stub = tmp_path_factory.mktemp("without") / "torch"
+    stub.mkdir()
+    (stub / "__init__.py").write_text("raise ImportError('not installed')")
+    return {"PYTHONPATH": os.pathsep.join([str(stub.parent), *sys.path])}
+
+
+@pytest.fixture
+def start(lean: dict[str, str], photo_folder: Path) -> Start:
+    """Makes a store with its state in a folder."""
+    return lambda state: StoreProcess({"photos": photo_folder}, state=state, environment=lean)
+
+
 @pytest.fixture
 def tuner(tmp_path: Path) -> Tuner:
     return Tuner(tmp_path / "tuner")
 
 
 @pytest.fixture(scope="module")
-def process(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+def process(
+    lean: dict[str, str], photo_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreProcess]:
     folder = tmp_path_factory.mktemp("store")
     tokens = write_tokens(
         folder,
@@ -75,7 +93,7 @@ def process(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     )
     with StoreProcess(
         {"photos": photo_folder},
-        environment={},
+        environment=lean,
         state=folder / "state",
         token_file=tokens,
         audit_log=folder / "audit.jsonl",
@@ -144,18 +162,10 @@ def expect_whole(state: Path) -> set[str]:
     return {version.digest for version in registry.versions()}
 
 
-def without_torch(folder: Path) -> dict[str, str]:
-    """The environment of a store without torch, which starts in half the time."""
-    stub = folder / "without" / "torch"
-    stub.mkdir(parents=True)
-    (stub / "__init__.py").write_text("raise ImportError('not installed')")
-    return {"PYTHONPATH": os.pathsep.join([str(stub.parent), *sys.path])}
-
-
-def kill_again_and_again(seed: int, photo_folder: Path, tmp_path: Path, tuner: Tuner) -> None:
+def kill_again_and_again(seed: int, start: Start, state: Path, tuner: Tuner) -> None:
     """Every other time with versions on their way; in between, it is known what must be in force."""
-    dice, state, switches, sent = random.Random(seed), tmp_path / "state", 0, set[str]()
-    with StoreProcess({"photos": photo_folder}, state=state, environment=without_torch(tmp_path)) as store:
+    dice, switches, sent = random.Random(seed), 0, set[str]()
+    with start(state) as store:
         push(tuner.registry, [store.address], tuner.first.digest)
         push(tuner.registry, [store.address], tuner.second.digest)
         for number in range(KILLS):
@@ -178,26 +188,23 @@ def kill_again_and_again(seed: int, photo_folder: Path, tmp_path: Path, tuner: T
 
 
 def test_a_kill_at_any_time_leaves_the_old_version_or_the_new_one(
-    photo_folder: Path, tmp_path: Path, tuner: Tuner
+    start: Start, tmp_path: Path, tuner: Tuner
 ) -> None:
-    kill_again_and_again(0, photo_folder, tmp_path, tuner)
+    kill_again_and_again(0, start, tmp_path / "state", tuner)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_two_hundred_kills(seed: int, photo_folder: Path, tmp_path: Path, tuner: Tuner) -> None:
-    kill_again_and_again(seed, photo_folder, tmp_path, tuner)
+def test_two_hundred_kills(seed: int, start: Start, tmp_path: Path, tuner: Tuner) -> None:
+    kill_again_and_again(seed, start, tmp_path / "state", tuner)
 
 
-def test_an_upload_goes_on_after_the_store_was_killed(
-    photo_folder: Path, tmp_path: Path, tuner: Tuner
-) -> None:
+def test_an_upload_goes_on_after_the_store_was_killed(start: Start, tmp_path: Path, tuner: Tuner) -> None:
     part = tuner.part(tuner.first)
     body = messages.encode(Shipment(dict(part.graphs), part.delta))
     offer = ModelOffer(part.version.to_json(), len(body), digest_of(body))
     half = len(body) // 2
-    lean = without_torch(tmp_path)
-    with StoreProcess({"photos": photo_folder}, state=tmp_path / "state", environment=lean) as store:
+    with start(tmp_path / "state") as store:
         with Visitor(store.address) as visitor:
             visitor.act("model_offer", messages.encode(offer))
             visitor.act("model_part", messages.encode(a_part(part.version.digest, offer, 0, body[:half])))
@@ -216,16 +223,11 @@ def a_part(
 
 
 def test_a_store_that_was_away_is_caught_up_by_pushing_again(
-    photo_folder: Path, tmp_path: Path, tuner: Tuner
+    start: Start, tmp_path: Path, tuner: Tuner
 ) -> None:
-    flags = [{"state": tmp_path / name} for name in ("a", "b")]
-    with (
-        StoreProcess({"photos": photo_folder}, **flags[0]) as a,
-        StoreProcess({"photos": photo_folder}, **flags[1]) as b,
-    ):
-        assert [each.kind for each in push(tuner.registry, [a.address, b.address], tuner.first.digest)] == [
-            "whole"
-        ] * 2
+    with start(tmp_path / "a") as a, start(tmp_path / "b") as b:
+        both = push(tuner.registry, [a.address, b.address], tuner.first.digest)
+        assert [each.kind for each in both] == ["whole"] * 2
         b.kill()
         there, gone = push(tuner.registry, [a.address, b.address], tuner.second.digest, link=QUICK)
         assert (there.kind, there.error, gone.away) == ("delta", None, True)
@@ -237,9 +239,9 @@ def test_a_store_that_was_away_is_caught_up_by_pushing_again(
         assert Registry(tmp_path / name / "models").current("birds").digest == third.digest
 
 
-def test_two_stores_do_not_share_a_folder(photo_folder: Path, tmp_path: Path) -> None:
-    with StoreProcess({"photos": photo_folder}, state=tmp_path) as store:
-        with pytest.raises(NotStarted) as caught, StoreProcess({"photos": photo_folder}, state=tmp_path):
+def test_two_stores_do_not_share_a_folder(start: Start, tmp_path: Path) -> None:
+    with start(tmp_path) as store:
+        with pytest.raises(NotStarted) as caught, start(tmp_path):
             pass
         assert caught.value.ended.code == 2
         assert "another store keeps its state in" in caught.value.ended.stderr
@@ -371,8 +373,8 @@ def forged_part(model: Any, trunk: bytes) -> Part:
     return Part(seal(version), None, encode(None, model.tensors), {digest_of(trunk): trunk})
 
 
-def test_a_store_that_was_drained_keeps_what_it_has(photo_folder: Path, tmp_path: Path, tuner: Tuner) -> None:
-    with StoreProcess({"photos": photo_folder}, state=tmp_path / "state") as store:
+def test_a_store_that_was_drained_keeps_what_it_has(start: Start, tmp_path: Path, tuner: Tuner) -> None:
+    with start(tmp_path / "state") as store:
         push(tuner.registry, [store.address], tuner.first.digest)
         assert store.terminate().code == 0
         (away,) = push(tuner.registry, [store.address], tuner.second.digest, link=QUICK)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from headwater.errors import DatasetNotFound, ModelNotFound, Refused, WrongUse
+from headwater.errors import DatasetNotFound, ModelNotFound, Refused
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine, decide, make_head
 from headwater.models.version import ModelVersion
@@ -24,6 +24,7 @@ from headwater.store.client.jobs import JobClient
 from headwater.store.client.link import Link
 from headwater.store.jobs.record import DONE, STOPPED, UNFINISHED
 from headwater.store.labels import open_labels
+from headwater.store.server.daemon import Daemon
 from headwater.store.wire.messages import JobFacts
 from headwater.tune.relabel import Access, Relabelled, Wish, relabel_at, stop_at
 from postgres import Postgres
@@ -90,6 +91,7 @@ def job_of(found: list[Relabelled]) -> JobFacts:
 
 def test_a_store_labels_and_labels_again(photos: Path, state: Path) -> None:
     with running_daemon({"photos": photos}, state=state) as daemon:
+        check_unknown_versions(daemon, state)
         found = relabel_at([daemon.serving.address])
         job = job_of(found)
         assert job.state == DONE
@@ -108,6 +110,18 @@ def test_a_store_labels_and_labels_again(photos: Path, state: Path) -> None:
         assert metrics["headwater_jobs"] == 0
         assert metrics["headwater_models_loaded_bytes"] > 0
         assert metrics["headwater_kept_bytes"] > COUNT * 24
+
+
+def check_unknown_versions(daemon: Daemon, state: Path) -> None:
+    """A store with an unknown version cannot label; what it refuses leaves nothing behind."""
+    for model in ("0" * 32, "deadbeef", "strange"):
+        (one,) = relabel_at([daemon.serving.address], Wish(model=model))
+        assert isinstance(one.error, ModelNotFound), one.error
+        assert str(state) not in str(one.error)
+    (one,) = relabel_at([daemon.serving.address], Wish(dataset="others"))
+    assert isinstance(one.error, DatasetNotFound)
+    with closing(open_labels(state / "labels.db")) as labels:
+        assert (labels.datasets(), labels.models()) == ([], [])
 
 
 def test_readers_get_what_they_would_get_without_the_job(photos: Path, state: Path) -> None:
@@ -144,30 +158,6 @@ def test_asking_twice_is_one_job_and_it_can_be_stopped(photos: Path, state: Path
         assert job_of(relabel_at([daemon.serving.address])).state == DONE
     assert labels_at(state / "labels.db") == truth(photos, state)
     assert times_written(state) == {1}
-
-
-def test_a_store_with_an_unknown_version_cannot_label(photos: Path, state: Path) -> None:
-    with running_daemon({"photos": photos}, state=state) as daemon:
-        for model in ("0" * 32, "deadbeef", "strange"):
-            (one,) = relabel_at([daemon.serving.address], Wish(model=model))
-            assert isinstance(one.error, ModelNotFound), one.error
-            assert str(state) not in str(one.error)
-        (one,) = relabel_at([daemon.serving.address], Wish(dataset="others"))
-        assert isinstance(one.error, DatasetNotFound)
-        client = JobClient(Connection(Address.parse(daemon.serving.address), Secret(), Link()))
-        assert client.look() == []
-        with pytest.raises(WrongUse, match="known: relabel"):
-            client.start("dance", dataset="photos", model="small")
-        client.close()
-    with closing(open_labels(state / "labels.db")) as labels:
-        assert (labels.datasets(), labels.models()) == ([], [])
-
-
-def test_a_store_without_state_has_no_jobs(photos: Path) -> None:
-    with running_daemon({"photos": photos}) as daemon:
-        (one,) = relabel_at([daemon.serving.address])
-        assert isinstance(one.error, WrongUse)
-        assert "--state" in str(one.error)
 
 
 def test_scopes_and_datasets_of_tokens(photos: Path, state: Path, tmp_path: Path) -> None:
@@ -209,25 +199,6 @@ def test_labels_that_lie_in_postgresql(photos: Path, state: Path, postgres: Post
         assert again.counts["skipped"] > COUNT / 2
     assert labels_at(url) == truth(photos, state)
     assert not (state / "labels.db").exists()
-
-
-def test_a_label_database_that_is_away_is_waited_for(photos: Path, state: Path) -> None:
-    away = "postgresql+psycopg://nobody@127.0.0.1:1/labels"
-    with running_daemon({"photos": photos}, state=state, labels=away) as daemon:
-        client = JobClient(Connection(Address.parse(daemon.serving.address), Secret(), Link()))
-        job = client.start("relabel", dataset="photos", model="small")
-        end = time.monotonic() + 30
-        while not job.error:
-            assert time.monotonic() < end
-            (job,) = client.look([job.id])
-        assert job.state in UNFINISHED
-        assert "does not answer" in job.error
-        assert "127.0.0.1:1" not in job.error, "where it is, is nobody's business"
-        client.close()
-    with running_daemon({"photos": photos}, state=state) as daemon:
-        done = job_of(relabel_at([daemon.serving.address]))
-        assert done.state == DONE
-    assert labels_at(state / "labels.db") == truth(photos, state)
 
 
 KILLS = pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def serve(
         ),
     ] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = None,
-    http: Annotated[str | None, typer.Option(help="HOST:PORT for /health and /metrics.")] = None,
+    http: Annotated[str | None, typer.Option(help="HOST:PORT for /health, /metrics, /predict.")] = None,
     cores: Annotated[float | None, typer.Option(help="Cores that the store may use.")] = None,
     memory: Annotated[str | None, typer.Option(help="What requests may hold, such as 2GiB.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="TOML file of tokens.")] = None,

@@ -174,6 +174,8 @@ def _gauges(metrics: Mapping[str, Any]) -> list[Row]:
         ("memory", f"{held} of {memory}", ""),
         ("samples in quarantine", now("headwater_quarantined_samples"), ""),
         ("jobs", now("headwater_jobs"), ""),
+        ("models loaded", now("headwater_models_loaded_bytes", format_bytes), ""),
+        ("features and images kept", now("headwater_kept_bytes", format_bytes), ""),
     ]
 
 

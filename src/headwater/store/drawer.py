@@ -59,8 +59,7 @@ class Drawer:
         records = self._recover()
         self._count = len(records)
         self._end = int((records["offset"] + records["length"]).max(initial=0))
-        self._places = Places()
-        self._places.add(records["id"], np.arange(len(records), dtype=np.uint32))
+        self._places = Places(records["id"], np.arange(len(records), dtype=np.uint32))
         self._norms = np.array(records["norm"])
         self._maps: dict[int, Bytes] = {}
         # Also of a drawer that was dropped while somebody read from it.
@@ -80,14 +79,17 @@ class Drawer:
             held, rows = self._places.all()
             if not len(held):
                 return
+            table = self._table(self._count)
             order = np.argsort(ids)
             ranked = ids[order]
-            spots = np.minimum(np.searchsorted(ranked, held), max(len(ranked) - 1, 0))
-            same = ranked[spots] == held if len(ranked) else np.zeros(len(held), np.bool_)
-            records = self._records(rows)
-            same[same] &= sizes[order[spots[same]]] == records["size"][same]
-            self._places = Places()
-            self._places.add(held[same], rows[same])
+            kept = np.zeros(len(held), np.bool_)
+            for begin in range(0, len(held) if len(ids) else 0, _AT_ONCE):
+                part = slice(begin, begin + _AT_ONCE)
+                spots = np.minimum(np.searchsorted(ranked, held[part]), len(ranked) - 1)
+                same = ranked[spots] == held[part]
+                kept[part] = same & (sizes[order[spots]] == table["size"][rows[part]])
+            if not kept.all():
+                self._places = Places(held[kept], rows[kept])
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
         """The row of each, -1 where there is none."""
@@ -145,7 +147,7 @@ class Drawer:
         content = _mapped(self._index)
         records = content[: len(content) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
         count = _count_whole(records, os.fstat(self._data).st_size)
-        found = records[:count].copy()
+        found = records[:count]
         if len(content) != count * RECORD.itemsize:
             lost = len(records) - count
             log.info("%d of %d kept entries were not wholly written and are left out", lost, len(records))
@@ -155,10 +157,13 @@ class Drawer:
     def _records(self, rows: NDArray[np.integer]) -> NDArray[np.void]:
         if not len(rows):
             return np.zeros(0, RECORD)
-        mapped = self._map(self._index, (int(rows.max()) + 1) * RECORD.itemsize)
-        whole = mapped[: len(mapped) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
-        found: NDArray[np.void] = whole[rows]
+        found: NDArray[np.void] = self._table(int(rows.max()) + 1)[rows]
         return found
+
+    def _table(self, count: int) -> NDArray[np.void]:
+        """At least so many records, as they lie in the file."""
+        mapped = self._map(self._index, count * RECORD.itemsize)
+        return mapped[: len(mapped) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
 
     def _map(self, descriptor: int, length: int) -> Bytes:
         """At least so much of a file; mapped anew when it has grown."""

@@ -211,8 +211,9 @@ def test_what_is_larger_than_the_bucket_goes_when_it_is_full() -> None:
 def test_who_matters_less_leaves_some_in_the_bucket() -> None:
     now = 0.0
     cores = Cores(1.0, clock=lambda: now, own_cpu=lambda: 0.0, doze=never_sleep)
-    assert cores.reserve(0.35, 0.0, leave=0.2) is None
-    assert cores.reserve(0.3, 0.0, leave=0.2) is not None
+    assert cores.reserve(0.1, 0.0) is not None
+    assert cores.reserve(0.25, 0.0, leave=0.2) is None
+    assert cores.reserve(0.15, 0.0, leave=0.2) is not None
     assert cores.reserve(0.1, 0.0, leave=0.2) is None
     assert cores.reserve(0.1, 0.0) is not None, "what was left is for others"
     now = 0.4

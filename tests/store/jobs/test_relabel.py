@@ -242,7 +242,7 @@ def test_many_small_changes_one_after_the_other(site: Site) -> None:
     model = small_model()
     features = keep_all(site, site.push(model))
     skipped = []
-    for number in range(8):
+    for number in range(5):
         done = site.run(site.record(site.registry.current("small")))
         check(site, model, features)
         skipped.append(done.counts["skipped"])
@@ -386,7 +386,7 @@ def tally(site: Site) -> dict[str, int]:
         return dict(database.execute("SELECT sample, count(*) FROM history GROUP BY sample").fetchall())
 
 
-KILLS = pytest.mark.parametrize("kills", [8, pytest.param(400, marks=pytest.mark.soak)], ids=["some", "all"])
+KILLS = pytest.mark.parametrize("kills", [5, pytest.param(400, marks=pytest.mark.soak)], ids=["some", "all"])
 
 
 @KILLS

@@ -198,6 +198,8 @@ def test_any_settings_survive_showing(
         ("send_seconds = 0", ["send_seconds"]),
         ("send_seconds = inf", ["send_seconds"]),
         ("drain_seconds = nan", ["drain_seconds"]),
+        ("predict_milliseconds = 0", ["predict_milliseconds"]),
+        ("predict_milliseconds = inf", ["predict_milliseconds"]),
         ("limits = {bytes = 0}", ["limits", "bytes=0"]),
         ("model_bytes = -1", ["model_bytes is -1"]),
         ("feature_bytes = 'much'", ["'much'", "2GiB"]),

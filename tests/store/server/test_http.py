@@ -20,7 +20,18 @@ from headwater.errors import Refused, WrongUse
 from headwater.store.server.http import HEADER_BYTES, MOST_CONNECTIONS, HttpServer
 
 RIGHT = "Bearer the-right-token-of-this-test"
-PATHS = ["/health", "/metrics", "/", "/nothing", "/health/", "/metrics/..", "/%2e%2e/health", "*", "//health"]
+PATHS = [
+    "/health",
+    "/metrics",
+    "/predict",
+    "/",
+    "/nothing",
+    "/health/",
+    "/metrics/..",
+    "/%2e%2e/health",
+    "*",
+    "//health",
+]
 VERBS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
 PAGE = b"# HELP a b\na 1\n"
 
@@ -115,7 +126,7 @@ def test_a_plain_client_is_enough(shared: tuple[Store, int]) -> None:
         assert json.load(response) == {"status": "ok"}
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path not in ("/health", "/metrics")])
+@pytest.mark.parametrize("path", [path for path in PATHS if path not in ("/health", "/metrics", "/predict")])
 def test_there_is_nothing_else(shared: tuple[Store, int], path: str) -> None:
     assert ask(shared[1], path).status == 404
 

@@ -24,6 +24,7 @@ from headwater.store.server.daemon import Daemon
 from headwater.store.server.guard import FAILURES
 from headwater.store.wire import messages
 from headwater.store.wire.messages import BlocksRequest, IndexRequest, ReadRequest, Request
+from held import make_state
 from stores import running_daemon, write_tokens
 from visitors import BODIES, INTERNALS, Visitor, ask, make_requests, routes, text_of
 
@@ -71,7 +72,11 @@ class Door:
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory, photo_folder: Path, photo_tars: Path) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("door")
-    settings = {"token_file": write_all_tokens(folder), "audit_log": folder / "audit.jsonl"}
+    settings = {
+        "token_file": write_all_tokens(folder),
+        "audit_log": folder / "audit.jsonl",
+        "state": make_state(folder / "state"),
+    }
     damaged = folder / "secret-place" / "photos"
     shutil.copytree(photo_folder, damaged)
     datasets = {"photos": photo_folder, "others": photo_tars, "damaged": damaged}
@@ -98,7 +103,7 @@ def test_what_a_token_cannot_read_is_not_among_the_datasets(door: Door) -> None:
 
 
 @pytest.mark.parametrize("caller", UNKNOWN_CALLERS)
-@pytest.mark.parametrize("path", [*routes(), "/", "/nothing", "/metrics/..%2fhealth"])
+@pytest.mark.parametrize("path", [*(path for _, path in routes()), "/", "/nothing", "/metrics/..%2fhealth"])
 def test_no_route_answers_an_unknown_caller(door: Door, path: str, caller: str) -> None:
     for verb in VERBS:
         code, body = ask(door.http, verb, path, UNKNOWN_CALLERS[caller])
@@ -107,13 +112,18 @@ def test_no_route_answers_an_unknown_caller(door: Door, path: str, caller: str) 
         assert not [word for word in INTERNALS if word.encode() in body]
 
 
-@pytest.mark.parametrize("path", routes())
-def test_a_route_answers_one_verb_and_names_no_dataset(door: Door, path: str) -> None:
+@pytest.mark.parametrize("path", [path for verb, path in routes() if verb == "GET"])
+def test_a_page_names_no_dataset(door: Door, path: str) -> None:
     for token in (SECRETS["trainer"], SECRETS["elsewhere"]):
         assert ask(door.http, "GET", path, token)[0] == 200
         assert b"photos" not in ask(door.http, "GET", path, token)[1]
-    for verb in VERBS[2:]:
-        assert ask(door.http, verb, path, SECRETS["trainer"])[0] in (400, 404, 405), verb
+
+
+@pytest.mark.parametrize(("own", "path"), routes())
+def test_a_route_answers_one_verb(door: Door, own: str, path: str) -> None:
+    for verb in VERBS[2 if own == "GET" else 0 :]:
+        if verb != own:
+            assert ask(door.http, verb, path, SECRETS["trainer"])[0] in (400, 404, 405), verb
 
 
 @pytest.mark.parametrize("caller", UNKNOWN_CALLERS)
@@ -241,7 +251,7 @@ def test_every_download_and_what_an_operator_did_is_in_the_audit_log(door: Door)
         with pytest.raises(flight.FlightError):
             visitor.get(messages.IndexRequest("photos", "another version", "c"))
     found = [line for line in lines_of(door) if line["caller"] == "trainer"]
-    for action in ("read", "index", "blocks"):
+    for action in ("read", "index", "blocks", "features"):
         wanted = {"action": action, "dataset": "photos", "outcome": "ok"}
         (line, *_) = [each for each in found if wanted.items() <= each.items()]
         assert line["bytes"] > 0 or action == "blocks"

@@ -24,7 +24,9 @@ from headwater.store.wire.messages import (
     DatasetFacts,
     FailedSample,
     FeatureRequest,
+    Guess,
     Hello,
+    InboxSeal,
     IndexRequest,
     JobFacts,
     JobList,
@@ -33,8 +35,10 @@ from headwater.store.wire.messages import (
     JobStop,
     ModelPart,
     ModelSwitch,
+    Prediction,
     ReadRequest,
     Release,
+    SealedInbox,
     Welcome,
 )
 
@@ -73,6 +77,10 @@ OTHERS = [
     JobStop(["a", "b"]),
     JobList([JobFacts("a", "relabel", "photos", "v", "m", "done", "now")]),
     JobFacts("a", "relabel", "photos", "v", "m", "done", "now", failures=[FailedSample(1, "k", "why")]),
+    Prediction("bee", 0.5, 1.5, "small", "v", [Guess("bee", 0.5)], id=(1 << 63) - 1, key="a/b"),
+    Prediction("bee", 1.0, None, "small", "v"),
+    InboxSeal("photos"),
+    SealedInbox("photos-inbox", "v", 3, 99, 1),
 ]
 
 
@@ -207,9 +215,7 @@ def test_a_part_of_a_model_fits_into_a_ticket() -> None:
     assert messages.decode(ModelPart, messages.encode(part)) == part
 
 
-@pytest.mark.parametrize(
-    "digest", ["", "0" * 31, "0" * 33, "G" * 32, "0" * 32 + "\n", "../" * 10, None]
-)
+@pytest.mark.parametrize("digest", ["", "0" * 31, "0" * 33, "G" * 32, "0" * 32 + "\n", "../" * 10, None])
 def test_what_is_no_digest_names_no_version(digest: object) -> None:
     with pytest.raises(HeadwaterError, match="no ModelSwitch"):
         messages.decode(ModelSwitch, msgspec.msgpack.encode({"name": "a", "version": digest}))

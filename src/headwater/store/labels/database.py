@@ -44,7 +44,8 @@ BEFORE_ALL = -1
 class LabelDatabase:
     """Labels of datasets, with their history; made by `open_database`.
 
-    Threads may share it; each process opens its own. What a method has written when it returns survives the end of the process, however it comes.
+    Threads may share it; each process opens its own. What a method has written when it returns survives the
+    end of the process, however it comes.
     """
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], float] = time.time) -> None:

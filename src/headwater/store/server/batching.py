@@ -36,7 +36,7 @@ class Overloaded(Busy):
 
 @dataclass(eq=False)
 class Place(Generic[T]):
-    """One who was let in: `group` must be the same for all of a batch, `size` are the bytes that have come."""
+    """One who was let in: `group` must be the same for all of a batch, `size` are bytes that have come."""
 
     group: str
     admitted: float
@@ -155,7 +155,7 @@ class Batches(Generic[T]):
         return left
 
     def _check(self, before: int) -> None:
-        """Whether one behind so many begins in time: behind them, and behind the wait of the first of them."""
+        """Raise unless one behind so many begins in time: behind them, and the wait of the first of them."""
         if before >= self._lanes and before * self.seconds / self._lanes + self.seconds > self._half:
             raise self._overload(f"{before} images are before this one, more than are answered in time")
 

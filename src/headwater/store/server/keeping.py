@@ -70,8 +70,9 @@ class Keeper:
     ) -> None:
         """`datasets` are those that images may be sent for."""
         self._state, self._datasets, self._publish = state, frozenset(datasets), publish
-        self._lock = threading.Lock()
+        self._lock, self._sealing = threading.Lock(), threading.Lock()
         self._boxes: dict[str, _Box] = {}
+        self._versions: dict[str, str] = {}  # of the inboxes that are served
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -113,12 +114,17 @@ class Keeper:
         Doing it again changes nothing; of an inbox without images there is no version.
         """
         box = self._box(dataset)
-        shards = box.inbox.seal()
-        if not box.inbox.is_sealed:
-            return SealedInbox(box.name)
-        store = _open(box.inbox.folder)
-        self._publish(box.name, store)
-        index = store.index
+        with self._sealing:
+            shards = box.inbox.seal()
+            if not box.inbox.is_sealed:
+                return SealedInbox(box.name)
+            store = _open(box.inbox.folder)
+            index = store.index
+            if self._versions.get(box.name) == index.version:
+                store.close()
+            else:
+                self._publish(box.name, store)
+                self._versions[box.name] = index.version
         return SealedInbox(box.name, index.version, len(index), int(index.sizes.sum()), shards)
 
     def restore(self) -> Iterator[tuple[str, LocalStore]]:
@@ -129,9 +135,12 @@ class Keeper:
                 self._box(place.name)
             if any(place.glob("*.tar")):
                 try:
-                    yield place.name + ENDING, _open(place)
+                    store = _open(place)
                 except DatasetError as error:
                     log.error("the inbox of %s is not served: %s", place.name, error)
+                    continue
+                self._versions[place.name + ENDING] = store.index.version
+                yield place.name + ENDING, store
 
     def close(self) -> None:
         with self._lock:

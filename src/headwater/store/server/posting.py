@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headwater.engine.budget import Busy
+from headwater.engine.budget import Busy, Gone
 from headwater.errors import (
     DatasetNotFound,
     HeadwaterError,
@@ -26,14 +26,15 @@ from headwater.errors import (
     Refused,
     SampleError,
     SampleTooLarge,
-    Unreachable,
     WrongUse,
+    error_named,
 )
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.guard import Caller, Guard
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.predicting import Predictor, Question
 from headwater.store.server.talk import Talk
+from headwater.store.server.workers import WorkersFailed
 from headwater.store.wire.messages import Prediction
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ STATUS: tuple[tuple[type[HeadwaterError], int], ...] = (
     (MissingExtra, 501),
     (WrongUse, 400),
     (Busy, 503),
-    (Unreachable, 503),
+    (Gone, 503),
+    (WorkersFailed, 503),
     (LabelError, 503),
     (ModelError, 501),
 )
@@ -154,7 +156,7 @@ class _Body:
         self._request = request
         self._begun = False
         written = request.headers.get("content-length", "")
-        self.size = int(written) if written.isascii() and written.isdigit() else 0
+        self.size = int(written) if written.isascii() and written.isdigit() and len(written) < 20 else 0
 
     def check(self, most: int) -> None:
         """Raises for one that is not to be read."""
@@ -214,9 +216,10 @@ def _complain(error: Exception) -> Response:
     if status == 503:
         seconds = getattr(error, "retry_seconds", _RETRY_SECONDS)
         headers["Retry-After"] = str(max(1, math.ceil(seconds)))
-    if isinstance(error, HeadwaterError) and not isinstance(error, Unreachable):
-        kind = "HeadwaterError" if isinstance(error, Busy | _Unusual) else type(error).__name__
-        return _json({"error": getattr(error, "reason", None) or str(error), "kind": kind}, status, headers)
+    if isinstance(error, HeadwaterError):
+        text, kind = getattr(error, "reason", None) or str(error), type(error).__name__
+        kind = kind if error_named(kind, text) else "HeadwaterError"
+        return _json({"error": text, "kind": kind}, status, headers)
     reference = os.urandom(4).hex()
     log.error("a prediction failed (%s)", reference, exc_info=error)
     text = f"the store failed; its log says why at {reference}"

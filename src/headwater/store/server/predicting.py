@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from headwater.data.image.reading import read_header
 from headwater.engine.budget import Gone
-from headwater.errors import HeadwaterError, ModelError, WrongUse
+from headwater.errors import HeadwaterError, ModelError, Unreachable, WrongUse
 from headwater.store.prediction import MOST_TOP
 from headwater.store.server.batching import Batches, Overloaded, Place
 from headwater.store.server.desk import Desk
@@ -183,10 +184,9 @@ class Predictor:
             if sound:
                 self._judge(sound)
         except Exception as error:
-            if not isinstance(error, HeadwaterError):
-                log.error("predictions failed", exc_info=error)
+            told = self._tell(error)
             for asked in there:
-                asked.fail(self._hide(error))
+                asked.fail(told)
 
     def _is_sound(self, asked: Asked) -> bool:
         """Whether it is an image by its header, within the limits, that somebody still waits for."""
@@ -231,5 +231,14 @@ class Predictor:
             found = judged.said.prediction(row, top=asked.question.top, id=place.id, key=place.key)
             asked.answer.set_result(found)
 
-    def _hide(self, error: Exception) -> Exception:
-        return self._state.hide(error) if self._state and isinstance(error, HeadwaterError) else error
+    def _tell(self, error: Exception) -> HeadwaterError:
+        """What callers may know of it; the log has the rest, once for a batch."""
+        assert self._state is not None
+        if isinstance(error, Unreachable):
+            log.warning("predictions failed: %s", error)
+            return Overloaded("the label database does not answer; ask again", retry_seconds=5.0)
+        if isinstance(error, HeadwaterError):
+            return self._state.hide(error)
+        reference = os.urandom(4).hex()
+        log.error("predictions failed (%s)", reference, exc_info=error)
+        return HeadwaterError(f"the store failed; its log says why at {reference}")

@@ -1,0 +1,151 @@
+"""Actions about jobs: who may do what, what is told, and what a job waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headwater.errors import DatasetNotFound, HeadwaterError, ModelNotFound, Refused, WrongUse
+from headwater.models.registry import Registry
+from headwater.store.jobs.record import DONE, STOPPED, UNFINISHED
+from headwater.store.server.guard import Caller
+from headwater.store.server.jobdesk import JobDesk
+from headwater.store.server.noting import facts_in
+from headwater.store.server.state import State
+from headwater.store.server.studios import Studios
+from headwater.store.wire import messages
+from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart, JobStop, Message
+from relabelling import small_model, write_photos
+from workshops import Workshop, open_workshop
+
+WORKER = Caller("worker", "ipv4:127.0.0.1:5", frozenset({"jobs"}))
+ELSEWHERE = Caller("elsewhere", "ipv4:127.0.0.1:5", frozenset({"jobs"}), frozenset({"others"}))
+WISH = JobStart("relabel", "photos", "small", "key")
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    folder = tmp_path_factory.mktemp("jobs")
+    Registry(folder / "state" / "models").put(small_model(), name="small", switch=True)
+    with open_workshop(write_photos(folder / "photos", COUNT), folder / "state") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def desk(shop: Workshop) -> Iterator[JobDesk]:
+    with JobDesk(shop.state, shop.desk, shop.studios.open) as made:
+        yield made
+
+
+def act(desk: JobDesk, action: str, wish: Message, caller: Caller = WORKER) -> bytes:
+    return desk.answers[action](messages.encode(wish), caller)
+
+
+def start(desk: JobDesk, wish: JobStart = WISH, caller: Caller = WORKER) -> JobFacts:
+    found: JobFacts = messages.decode(JobFacts, act(desk, "job_start", wish, caller))
+    return found
+
+
+def listed(desk: JobDesk, *ids: str, caller: Caller = WORKER) -> list[JobFacts]:
+    found: JobList = messages.decode(JobList, act(desk, "jobs", JobQuery(list(ids)), caller))
+    return found.jobs
+
+
+def until(desk: JobDesk, id: str, holds: Callable[[JobFacts], object]) -> JobFacts:
+    end = time.monotonic() + 30
+    while True:
+        (job,) = listed(desk, id)
+        if holds(job):
+            return job
+        assert time.monotonic() < end, job
+        time.sleep(0.01)
+
+
+def test_a_job_from_its_start_to_its_end(desk: JobDesk, shop: Workshop) -> None:
+    job = start(desk)
+    assert (job.kind, job.dataset, job.total) == ("relabel", "photos", COUNT)
+    assert job.model == shop.state.registry.current("small").digest
+    done = until(desk, job.id, lambda job: job.state == DONE)
+    assert (done.done, done.counts["labelled"]) == (COUNT, COUNT)
+    assert start(desk).id == job.id, "the same wish, sent again"
+    assert start(desk, JobStart("relabel", "photos", "", "another key")).id != job.id
+    counted = shop.desk.ledger.snapshot()["headwater_labels_total"]
+    assert isinstance(counted, dict)
+    assert counted["labelled"] == COUNT
+
+
+def test_tokens_of_other_datasets_see_and_change_nothing(desk: JobDesk) -> None:
+    job = start(desk)
+    assert listed(desk, caller=ELSEWHERE) == []
+    for action, wish in (("job_start", WISH), ("job_stop", JobStop([job.id]))):
+        with pytest.raises(Refused, match="not good for dataset 'photos'"):
+            act(desk, action, wish, ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        (JobStart("relabel", "others", "small", "k"), DatasetNotFound),
+        (JobStart("relabel", "photos", "0" * 32, "k"), ModelNotFound),
+        (JobStart("relabel", "photos", "strange", "k"), ModelNotFound),
+        (JobStart("dance", "photos", "small", "k"), WrongUse),
+    ],
+)
+def test_what_cannot_be_done_is_said_at_once(
+    desk: JobDesk, shop: Workshop, wish: JobStart, error: type[Exception]
+) -> None:
+    before = listed(desk)
+    with pytest.raises(error) as caught:
+        start(desk, wish)
+    assert str(shop.state.folder) not in str(caught.value)
+    assert [job.id for job in listed(desk)] == [job.id for job in before]
+
+
+def test_a_message_that_is_none(desk: JobDesk) -> None:
+    for action in desk.answers:
+        with pytest.raises(HeadwaterError, match="a message that is no"):
+            desk.answers[action](b"\xc1", WORKER)
+
+
+def test_stopping_passes_over_what_is_not_there(desk: JobDesk) -> None:
+    found: JobList = messages.decode(JobList, act(desk, "job_stop", JobStop(["none"])))
+    assert found.jobs == []
+
+
+def test_without_a_state_there_are_no_jobs(shop: Workshop) -> None:
+    studios = Studios(None, shop.desk, shop.cores, feature_bytes=0)
+    with JobDesk(None, shop.desk, studios.open) as bare:
+        assert bare.unfinished == 0
+        for action, wish in (("jobs", JobQuery()), ("job_start", WISH), ("job_stop", JobStop(["a"]))):
+            with pytest.raises(WrongUse, match="--state"):
+                act(bare, action, wish)
+
+
+def test_a_label_database_that_is_away_is_waited_for(shop: Workshop, tmp_path: Path) -> None:
+    Registry(tmp_path / "state" / "models").put(small_model(), name="small", switch=True)
+    away = "postgresql+psycopg://nobody@127.0.0.1:1/labels"
+    with (
+        State(tmp_path / "state", labels=away) as state,
+        JobDesk(state, shop.desk, shop.studios.open) as desk,
+    ):
+        job = start(desk)
+        told = until(desk, job.id, lambda job: job.error)
+        assert told.state in UNFINISHED
+        assert "does not answer" in told.error
+        assert "127.0.0.1:1" not in told.error, "where it lies is nobody's business"
+        assert desk.unfinished == 1
+        act(desk, "job_stop", JobStop([job.id]))
+        assert listed(desk)[0].state == STOPPED
+
+
+def test_the_audit_log_is_told_what_was_asked() -> None:
+    assert facts_in("job_start", messages.encode(WISH)) == {
+        "job": "relabel",
+        "model": "small",
+        "of": "photos",
+    }
+    assert facts_in("job_stop", messages.encode(JobStop(["a", "b"]))) == {"jobs": "a,b"}
