@@ -21,6 +21,9 @@ _RECOVERY = 1.5
 _RETREAT = 0.5
 _LEAST_CORES = 0.01
 _PUSHED_BACK = 0.05  # of what was asked for, above which a store is taken to have no more cores
+_OWN_CORES = 0.02  # that a store needs to do anything at all, and CPU seconds for each byte that it sends
+_SENDING_SECONDS = 3e-9
+_MOST_OWN = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,18 +88,21 @@ class Gauge:
 
     @property
     def store_cores(self) -> float:
-        """What the store is believed to have for this run."""
-        return self._usable
+        """What the store is believed to have for this run's steps.
+
+        Its cores are also for sending: a small store whose steps take all of them sends nothing meanwhile.
+        """
+        own = min(_OWN_CORES + _SENDING_SECONDS * self.link, _MOST_OWN * self.cores)
+        return min(self._usable, self.cores - own) if self.cores else self._usable
 
     def rates(self, share: float = 1.0) -> Rates:
         """For the samples of one store, which get that share of the trainer."""
-        return Rates(
-            link=self.link,
-            store_cores=self._usable,
-            trainer_cores=self.trainer_cores * share,
-            trainer=self.trainer * share,
-            store_speed=self.store_speed,
-        )
+        return Rates(self.link, self.store_cores, self.trainer_cores, self.trainer, self.store_speed).share(share)
+
+    @property
+    def found(self) -> SiteRates:
+        """As they are written into a logbook."""
+        return SiteRates(self.link, self.store_cores, self.trainer_cores, self.trainer, self.store_speed)
 
     def remember(self, rates: SiteRates) -> None:
         """Begin with what an earlier run found."""

@@ -107,6 +107,44 @@ class TestAgreement:
         environment = {**os.environ, "PYTHONPATH": path, "HEADWATER_CACHE": str(tmp_path)}
         subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, env=environment)
 
+    def test_the_first_loader_says_it_then_before_it_asks_for_a_sample(
+        self, play: Play, tmp_path: Path
+    ) -> None:
+        """Once, and whether it offloads or not."""
+        server = play({"photos": make_index("a")}, catalogue=self.OTHERS)
+        program = (
+            "import sys, warnings, headwater as hw\n"
+            f"data = hw.open('{server.uri}', progress=False)\n"
+            "assert 'torch' not in sys.modules\n"
+            "with warnings.catch_warnings(record=True) as said:\n"
+            "    warnings.simplefilter('always', UserWarning)\n"
+            "    loaders = [hw.DataLoader(data) for _ in range(2)]\n"
+            "print(*(one.message for one in said), sep='\\n')"
+        )
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "HEADWATER_CACHE": str(tmp_path)}
+        ended = subprocess.run(
+            [sys.executable, "-c", program], check=True, env=environment, capture_output=True, text=True
+        )
+        (said,) = (line for line in ended.stdout.splitlines() if "differ" in line)
+        assert said.startswith(f"store 127.0.0.1:{server.port} and this trainer differ in resize (its bytes")
+        assert {type(request) for request in server.asked} == {IndexRequest}
+
+
+class TestVersion:
+    """That of the software, which decides nothing."""
+
+    def test_another_one_is_said_once(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        server = play({"photos": make_index("a")}, version="9.0\x1b[2J")
+        for _ in range(2):
+            open_(server.uri).close()
+        said = f"127.0.0.1:{server.port} has headwater 9.0[2J, this client {hw.__version__}"
+        assert caplog.messages == [said]
+
+    def test_the_same_is_not_mentioned(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        open_(play({"photos": make_index("a")}, version=hw.__version__).uri).close()
+        assert not caplog.messages
+
 
 class TestProtocol:
     def test_the_client_says_what_it_speaks(self, play: Play) -> None:
@@ -229,15 +267,19 @@ class TestReplicas:
     def test_they_can_do_what_all_can(self, play: Play) -> None:
         index = make_index("a")
         servers = [
-            play({"photos": index}, request_bytes=500, codecs=["zstd", "none", "x"], cores=4.0),
+            play({"photos": index}, request_bytes=500, codecs=["none", "x"], cores=4.0),
             play({"photos": index}, catalogue={**digests(), "pad": "other"}, request_samples=7, cores=2.0),
         ]
-        with pytest.warns(UserWarning, match=r"differ in pad \(the store has no pad\)"):
+        differs = rf"store 127\.0\.0\.1:{servers[1].port} and this trainer differ in pad \(its bytes differ\)"
+        with pytest.warns(UserWarning, match=differs) as said:
             store = open_(*(server.uri for server in servers))
-        known = store.known.welcome
-        assert known.catalogue == {name: digest for name, digest in digests().items() if name != "pad"}
-        assert sorted(known.codecs) == ["none", "zstd"]
+        assert len(said) == 1
+        known = store.known
         assert (known.request_bytes, known.request_samples, known.cores) == (500, 7, 2.0)
+        chain = Chain(T.Compose([T.Pad(3)]).samplewise)
+        with pytest.warns(UserWarning, match=rf"^store 127\.0\.0\.1:{servers[0].port} has no codec zstd"):
+            reader = store.reader(chain, [hw.Offload(2, "zstd")])
+        assert reader.cutting.ways == (hw.Offload(1),)
         store.close()
 
     def test_they_go_by_one_name(self, play: Play) -> None:
@@ -298,7 +340,7 @@ class TestAway:
         servers[0].usual = complain("DatasetStale", "another version")
         for _ in range(4):
             assert bytes(store.read(np.arange(1))[0]).decode() == store.key(0)
-        assert f"{servers[0].port} is no longer asked" in caplog.text
+        assert f"{servers[0].port} is not asked for a while: another version" in caplog.text
         store.close()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from headwater.errors import Refused
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection
 from headwater.store.client.link import Link
@@ -69,6 +72,73 @@ class TestRest:
     def test_rests_differ_so_that_clients_do_not_return_together(self, clock: Clock) -> None:
         rests = {fail(make(clock, 1).all[0], clock) for _ in range(20)}
         assert len(rests) > 10
+
+
+class TestAside:
+    """A store that complains: a refusal, other data. It may be mended while a run goes on."""
+
+    def complain(self, replicas: Replicas, replica: Replica, clock: Clock) -> float:
+        """How long it rests after one more complaint."""
+        assert replicas.set_aside(replica, Refused("not you"), clock.now)
+        return replica.rests_until - clock.now
+
+    def test_it_rests_longer_each_time_but_not_for_ever(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        for number in range(8):
+            longest = min(60.0, 5.0 * 2**number)
+            rest = self.complain(replicas, first, clock)
+            assert longest / 2 <= rest <= longest
+            assert replicas.choose() == (second, 0.0)
+            clock.now += rest
+            second.under_way = 9
+            assert replicas.choose()[0] is first
+            second.under_way = 0
+
+    def test_an_answer_makes_it_one_like_others(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        replicas = make(clock, 2)
+        first, _ = replicas.all
+        for _ in range(3):
+            clock.now += self.complain(replicas, first, clock)
+        assert caplog.messages == ["stor-0:7 is not asked for a while: not you"]
+        with caplog.at_level(logging.INFO, logger="headwater"):
+            first.answered(0.1)
+        assert caplog.messages[1:] == ["stor-0:7 answers again"]
+        assert first.known
+        assert self.complain(replicas, first, clock) <= 5.0
+        assert not first.known
+
+    def test_requests_sent_before_tell_nothing_new(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, _ = replicas.all
+        sent = clock.now
+        clock.now += 1
+        self.complain(replicas, first, clock)
+        until = first.rests_until
+        for _ in range(7):
+            clock.now += 0.001
+            assert replicas.set_aside(first, Refused("not you"), sent)
+        assert first.rests_until == until
+
+    def test_what_the_last_one_says_stands(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        rest = self.complain(replicas, first, clock)
+        assert not replicas.set_aside(second, Refused("not you"), clock.now)
+        clock.now += rest  # by now the first may have been mended
+        assert replicas.set_aside(second, Refused("not you"), clock.now)
+        alone = make(clock, 1)
+        assert not alone.set_aside(alone.all[0], Refused("not you"), clock.now)
+
+
+def test_the_others_share_what_is_known_of_them(clock: Clock) -> None:
+    replicas = make(clock, 3)
+    others = replicas.without(replicas.all[1])
+    assert others.all == [replicas.all[0], replicas.all[2]]
+    assert others.link.give_up_seconds == replicas.link.deadline_seconds
+    others.choose()
+    assert replicas.asked == 1
+    assert len(replicas.all) == 3
 
 
 class TestChoice:

@@ -69,6 +69,7 @@ class Errand(Generic[T]):
         self._begun = time.monotonic() if begun is None else begun
         self._answers: SimpleQueue[Call | None] = SimpleQueue()
         self._calls: dict[Call, Replica] = {}
+        self.answered_by: Replica | None = None
         self._abandoned = False
         self._renewed = self._complained = self._moved = False
         self._late = 0
@@ -182,6 +183,7 @@ class Errand(Generic[T]):
         if error is None:
             replica.answered(time.monotonic() - call.begun)
             replica.window.answered(self._size, call.latency)
+            self.answered_by = replica
             return (call.answer,)
         if isinstance(error, Damaged):
             error = Passing(f"{replica.name}: {error}")
@@ -194,7 +196,7 @@ class Errand(Generic[T]):
             self._renewed = True
             return
         if not isinstance(error, Passing):
-            self._believe(error, replica)
+            self._believe(error, call, replica)
             return
         replica.failed(call.begun)
         if isinstance(error, TimedOut):
@@ -209,14 +211,14 @@ class Errand(Generic[T]):
         if isinstance(error, TimedOut) and self._divisible and self._late >= min(2, len(self._replicas.all)):
             raise TooSlow(str(error)) from error
 
-    def _believe(self, error: Exception, replica: Replica) -> None:
+    def _believe(self, error: Exception, call: Call, replica: Replica) -> None:
         """Raise what a store complains of, but if it answered others well only when it says so twice.
 
         A bit that was flipped on the way makes another request of one, or another token.
         """
         if not self._complained and replica.known:
             self._complained = True
-        elif not isinstance(error, _OF_ONE_STORE) or not self._replicas.retire(replica, error):
+        elif not isinstance(error, _OF_ONE_STORE) or not self._replicas.set_aside(replica, error, call.begun):
             raise error
 
     def _has_new_token(self, call: Call) -> bool:

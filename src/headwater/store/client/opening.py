@@ -23,6 +23,7 @@ from headwater.store.client.remembered import recall, remember
 from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages
+from headwater.store.wire.catalogue import plain
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Welcome
 from headwater.store.wire.payloads import Damaged
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 _REST_SECONDS = 0.2
 _UNTRUSTED = re.compile(r"(?i)certificate.verify.failed|not in peer certificate")
 """How gRPC says what does not pass, as the silence of a store that is just starting does."""
+_noted: set[tuple[str, str]] = set()
 _HINTS = {
     "grpc": "is the store running, and is the address right (grpc+tls:// with TLS, grpc:// without)?",
     "grpc+tls": "is the store running, is the address right (grpc:// without TLS), and are Link(ca=...) or "
@@ -122,12 +124,21 @@ def greet(connection: Connection) -> Welcome:
     """Agree on a protocol; raises `Unreachable`, `Refused` or `Incompatible`."""
     hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=VERSION))
     welcome = act(connection, "hello", hello, read=_read_welcome)
+    place, version = connection.address.place, plain(welcome.version)
     if welcome.protocol not in PROTOCOLS:
         raise Incompatible(
-            f"{connection.address.place} (headwater {welcome.version}) speaks protocol {welcome.protocol}, "
+            f"{place} (headwater {version}) speaks protocol {welcome.protocol}, "
             f"this client {list(PROTOCOLS)}; upgrade the older one"
         )
+    _note_version(place, version)
     return welcome
+
+
+def _note_version(store: str, version: str) -> None:
+    """Say once that a store has another version than this client; the protocol says whether they can talk."""
+    if version != VERSION and (store, version) not in _noted:
+        _noted.add((store, version))
+        log.warning("%s has headwater %s, this client %s", store, version, VERSION)
 
 
 def act(connection: Connection, action: str, body: bytes = b"", *, read: Callable[[bytes], T]) -> T:
@@ -179,33 +190,13 @@ def _open_one(group: Sequence[_Member], *, progress: bool | None) -> RemoteStore
     names = sorted({member.name for member in group})
     if len(names) > 1:
         raise WrongUse(f"replicas call the dataset {' and '.join(names)}; serve it under one name")
-    welcome, name = _weakest([member.welcome for member in group if member.welcome is not None]), names[0]
+    welcomes = {m.connection.address.place: m.welcome for m in group if m.welcome is not None}
     replicas = Replicas([member.connection for member in group])
     for member, replica in zip(group, replicas.all, strict=True):
         if member.welcome is None:
             replica.failed(time.monotonic())
-    agree_if_cheap(welcome, replicas.names)
-    facts: DatasetFacts = welcome.datasets[name]
+    agree_if_cheap(welcomes)
+    name, first = names[0], next(iter(welcomes.values()))
+    facts: DatasetFacts = first.datasets[name]
     index = open_index(replicas, name, facts, progress=progress)
-    return RemoteStore(replicas, Remote(name, facts, welcome, index))
-
-
-def _weakest(welcomes: Sequence[Welcome]) -> Welcome:
-    """What every replica can do: steps that all agree on, codecs that all have, the smallest requests."""
-    first = welcomes[0]
-    if len(welcomes) == 1:
-        return first
-    return Welcome(
-        protocol=min(w.protocol for w in welcomes),
-        version=first.version,
-        catalogue={
-            n: d for n, d in first.catalogue.items() if all(w.catalogue.get(n) == d for w in welcomes)
-        },
-        libraries=first.libraries,
-        codecs=[codec for codec in first.codecs if all(codec in w.codecs for w in welcomes)],
-        datasets=first.datasets,
-        request_bytes=min(w.request_bytes for w in welcomes),
-        request_samples=min(w.request_samples for w in welcomes),
-        limits=all(w.limits for w in welcomes),
-        cores=min(w.cores for w in welcomes),
-    )
+    return RemoteStore(replicas, Remote(name, facts, welcomes, index))

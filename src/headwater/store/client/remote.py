@@ -21,9 +21,9 @@ from headwater.engine.fetching import Costs, Fetched, Reader, Wanted
 from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
 from headwater.store.base import Site
-from headwater.store.client.cutting import Cutting, Opened
-from headwater.store.client.errand import Errand, TooSlow, locate
-from headwater.store.client.replicas import Replicas
+from headwater.store.client.cutting import Cutting, Opened, agree
+from headwater.store.client.errand import Abandoned, Errand, TooSlow, locate
+from headwater.store.client.replicas import Replica, Replicas
 from headwater.store.client.traffic import Traffic
 from headwater.store.wire import messages, pages, payloads
 from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts, ReadRequest, Welcome
@@ -35,12 +35,29 @@ _FEW = 0.1  # of a request's samples: if no more are to be cut, it is the link t
 
 @dataclass(frozen=True)
 class Remote:
-    """What is known of a dataset once the store has greeted: its name there, its facts, its index."""
+    """What is known of a dataset once its stores have greeted: its name there, its facts, its index.
+
+    `welcomes` are what each replica said, by its name.
+    """
 
     name: str
     facts: DatasetFacts
-    welcome: Welcome
+    welcomes: Mapping[str, Welcome]
     index: Index
+
+    @cached_property
+    def request_bytes(self) -> int:
+        """What every replica answers at once, and so `request_samples`."""
+        return min(welcome.request_bytes for welcome in self.welcomes.values())
+
+    @cached_property
+    def request_samples(self) -> int:
+        return min(welcome.request_samples for welcome in self.welcomes.values())
+
+    @property
+    def cores(self) -> float:
+        """Of one replica, that which has the fewest."""
+        return min(welcome.cores for welcome in self.welcomes.values())
 
 
 class RemoteStore:
@@ -98,14 +115,17 @@ class RemoteStore:
     def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
         found = self._cutting(chain, ways).ways
         possible = np.array([one == other for one, other in zip(found, ways, strict=True)], np.bool_)
-        cores = self.known.welcome.cores * len(self.replicas.all)
+        cores = self.known.cores * len(self.replicas.all)
         return (Site(self.replicas.names, possible, cores, self.traffic.read),)
 
     def site_of(self, positions: NDArray[np.int64]) -> NDArray[np.intp]:
         return np.zeros(len(positions), np.intp)
 
     def _cutting(self, chain: Chain, ways: Sequence[Offload]) -> Cutting:
-        return Cutting.of(chain, ways, self.known.welcome, self.replicas.names)
+        return Cutting.of(chain, ways, self.known.welcomes)
+
+    def compare_steps(self) -> None:
+        agree(self.known.welcomes)
 
     def blocks(self) -> NDArray[np.int64] | None:
         return self._blocks if self.known.facts.blocks else None
@@ -160,13 +180,13 @@ class RemoteReader:
 
     def fetch(self, wanted: Wanted) -> Fetched:
         # another thread may lose its trust while requests are under way
-        return self._fetch(wanted, self.cutting)
+        return self._fetch(wanted, self.cutting, self._store.replicas)
 
-    def _fetch(self, wanted: Wanted, cutting: Cutting | None) -> Fetched:
-        parts = self._divide(wanted, cutting)
+    def _fetch(self, wanted: Wanted, cutting: Cutting | None, among: Replicas) -> Fetched:
+        parts = self._divide(wanted, cutting, among)
         return parts[0] if len(parts) == 1 else _join(parts)
 
-    def _divide(self, wanted: Wanted, cutting: Cutting | None) -> list[Fetched]:
+    def _divide(self, wanted: Wanted, cutting: Cutting | None, among: Replicas) -> list[Fetched]:
         """Ask in pieces that the store takes and that end before their deadline."""
         sizes = self._weights(wanted.positions)
         waiting = [np.arange(len(wanted.ids))] if len(wanted.ids) else []
@@ -179,7 +199,7 @@ class RemoteReader:
                 continue
             piece = wanted.take(places)
             try:
-                answer = self._ask(piece, cutting, int(sizes[places].sum()), begun)
+                answer = self._ask(piece, cutting, among, size=int(sizes[places].sum()), begun=begun)
             except TooSlow:
                 waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
                 continue
@@ -194,24 +214,37 @@ class RemoteReader:
         return np.minimum(sizes, self._heads) if self._heads else sizes
 
     def _too_much(self, sizes: NDArray[np.int64]) -> bool:
-        welcome = self._store.known.welcome
+        known = self._store.known
         # What one request should be at most is a wish: half as much again does not divide it.
         wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
-        return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
+        return len(sizes) > known.request_samples or int(sizes.sum()) > min(known.request_bytes, wish)
 
-    def _ask(self, wanted: Wanted, cutting: Cutting | None, size: int, begun: float) -> Fetched:
-        """What the store sends for these samples, or for the first of them."""
+    def _ask(
+        self, wanted: Wanted, cutting: Cutting | None, among: Replicas, *, size: int, begun: float
+    ) -> Fetched:
+        """What a store sends for these samples, or for the first of them."""
         request = self._request(wanted, cutting)
         ticket = messages.encode(request)
         cut, seal = bool(request.cuts), payloads.seal_of(ticket)
         errand: Errand[Parcel] = Errand(
-            self._store.replicas,
+            among,
             ticket,
             lambda reply: _accept(reply, wanted.ids, cut=cut, seal=seal),
             size=size,
             divisible=len(wanted.ids) > 1,
             begun=begun,
         )
+        parcel, replica = self._run(errand, request, wanted), errand.answered_by
+        assert replica is not None
+        count = _answered(parcel)
+        parcel, given = parcel.first(count), wanted.take(slice(count))
+        failed = {place: _error_of(text, replica) for place, text in parcel.errors.items()}
+        found = self._open(parcel, given, cutting, request, failed)
+        if found.failed and among is self._store.replicas and len(among.all) > 1:
+            return self._ask_another(found, given, replica)
+        return found
+
+    def _run(self, errand: Errand[Parcel], request: ReadRequest, wanted: Wanted) -> Parcel:
         with self._lock:
             self._errands.add(errand)
             over = self._over
@@ -221,14 +254,31 @@ class RemoteReader:
             with self._store.traffic.awaiting(files=_mostly_files(request)):
                 parcel = errand.run()
                 self._store.traffic.count(parcel.bytes)
+                return parcel
         except StoreLost as error:
             position, epoch = int(wanted.positions[0]), wanted.epoch
             raise locate(error, self._store.known.name, position, f"epoch {epoch}") from error
         finally:
             with self._lock:
                 self._errands.discard(errand)
-        count = _answered(parcel)
-        return self._open(parcel.first(count), wanted.take(slice(count)), cutting, request)
+
+    def _ask_another(self, found: Fetched, wanted: Wanted, replica: Replica) -> Fetched:
+        """With what another store has of the samples that this one could not give, as files.
+
+        Once: what that one says stands, with what this one said beside it.
+        """
+        places, others = np.array(sorted(found.failed), np.intp), self._store.replicas.without(replica)
+        try:
+            other = self._fetch(wanted.take(places), None, others)
+        except Abandoned:
+            raise
+        except HeadwaterError as error:
+            for first in found.failed.values():
+                first.add_note(f"{others.names} was asked for it too: {error}")
+            return found
+        for place, last in other.failed.items():
+            last.add_note(f"store {replica.name} said before: {found.failed[int(places[place])]}")
+        return _replaced(found, places, other)
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
@@ -242,8 +292,14 @@ class RemoteReader:
         )
         return request if cutting is None else cutting.apply(request, wanted)
 
-    def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None, request: ReadRequest) -> Fetched:
-        failed = {place: _error_of(text) for place, text in parcel.errors.items()}
+    def _open(
+        self,
+        parcel: Parcel,
+        wanted: Wanted,
+        cutting: Cutting | None,
+        request: ReadRequest,
+        failed: dict[int, Exception],
+    ) -> Fetched:
         fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
         costs = _costs(parcel) if wanted.ways is not None else None
         if cutting is None or not request.cuts:
@@ -251,7 +307,7 @@ class RemoteReader:
         opened = cutting.open(parcel, wanted, request)
         if opened.wrong:
             self._distrust(opened.wrong)
-            return self._ask(wanted, None, int(self._weights(wanted.positions).sum()), time.monotonic())
+            return self._fetch(wanted, None, self._store.replicas)
         moved = parcel.bytes + self._fetch_again(opened, wanted, failed)
         if costs is not None:
             costs.trainer_seconds[:] = opened.seconds
@@ -262,7 +318,7 @@ class RemoteReader:
         if not opened.again:
             return 0
         places = np.array(opened.again, np.intp)
-        found = self._fetch(wanted.take(places), None)
+        found = self._fetch(wanted.take(places), None, self._store.replicas)
         for place, value in zip(opened.again, found.values, strict=True):
             opened.values[place] = value
         failed |= {opened.again[place]: error for place, error in found.failed.items()}
@@ -320,13 +376,15 @@ def _is_full(text: bytes) -> bool:
     return complaint.retry and complaint.kind == "Busy"
 
 
-def _error_of(text: bytes) -> Exception:
+def _error_of(text: bytes, replica: Replica) -> Exception:
     """The error that a store met with one sample; its kind must be one that concerns samples or files."""
     try:
         complaint: Complaint = messages.decode(Complaint, text)
+        made = error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
     except HeadwaterError as error:
-        return SampleError(str(error))
-    return error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
+        made = SampleError(str(error))
+    made.add_note(f"said by store {replica.name}")
+    return made
 
 
 def _costs(parcel: Parcel) -> Costs:
@@ -343,6 +401,33 @@ def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[objec
     rows = [{} if place in failed else payloads.decode_fields(row) for place, row in enumerate(encoded)]
     names = {name for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def _replaced(found: Fetched, places: NDArray[np.intp], other: Fetched) -> Fetched:
+    """With what another store gave, all of it files, in these places: those that had failed."""
+    if found.done is not None:
+        found.done[places] = 0
+    if found.costs is not None and other.costs is not None:
+        found.costs.put(places, other.costs)
+    nothing, none = [None] * len(found.values), [None] * len(places)
+    return Fetched(
+        _put(found.values, places, other.values),
+        {
+            name: _put(found.fields.get(name, nothing), places, other.fields.get(name, none))
+            for name in {*found.fields, *other.fields}
+        },
+        {int(places[place]): error for place, error in other.failed.items()},
+        found.done,
+        found.bytes_moved + other.bytes_moved,
+        found.costs,
+    )
+
+
+def _put(values: Sequence[Any], places: NDArray[np.intp], others: Sequence[Any]) -> list[Any]:
+    made = list(values)
+    for place, value in zip(places.tolist(), others, strict=True):
+        made[place] = value
+    return made
 
 
 def _join(parts: Sequence[Fetched]) -> Fetched:
