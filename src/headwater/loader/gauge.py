@@ -97,7 +97,8 @@ class Gauge:
 
     def rates(self, share: float = 1.0) -> Rates:
         """For the samples of one store, which get that share of the trainer."""
-        return Rates(self.link, self.store_cores, self.trainer_cores, self.trainer, self.store_speed).share(share)
+        rates = Rates(self.link, self.store_cores, self.trainer_cores, self.trainer, self.store_speed)
+        return rates.share(share)
 
     @property
     def found(self) -> SiteRates:
