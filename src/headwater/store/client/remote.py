@@ -238,7 +238,7 @@ class RemoteReader:
         assert replica is not None
         count = _answered(parcel)
         parcel, given = parcel.first(count), wanted.take(slice(count))
-        failed = {place: _error_of(text, replica) for place, text in parcel.errors.items()}
+        failed = {place: _error_of(text) for place, text in parcel.errors.items()}
         found = self._open(parcel, given, cutting, request, failed)
         if found.failed and among is self._store.replicas and len(among.all) > 1:
             return self._ask_another(found, given, replica)
@@ -265,7 +265,7 @@ class RemoteReader:
     def _ask_another(self, found: Fetched, wanted: Wanted, replica: Replica) -> Fetched:
         """With what another store has of the samples that this one could not give, as files.
 
-        Once: what that one says stands, with what this one said beside it.
+        Once: what that one says stands, with what this one said as a note.
         """
         places, others = np.array(sorted(found.failed), np.intp), self._store.replicas.without(replica)
         try:
@@ -274,10 +274,11 @@ class RemoteReader:
             raise
         except HeadwaterError as error:
             for first in found.failed.values():
-                first.add_note(f"{others.names} was asked for it too: {error}")
+                first.add_note(f"said by store {replica.name}; then {others.names} was asked: {error}")
             return found
         for place, last in other.failed.items():
-            last.add_note(f"store {replica.name} said before: {found.failed[int(places[place])]}")
+            first = found.failed[int(places[place])]
+            last.add_note(f"store {replica.name} said: {first}; then {others.names} was asked")
         return _replaced(found, places, other)
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
@@ -376,15 +377,13 @@ def _is_full(text: bytes) -> bool:
     return complaint.retry and complaint.kind == "Busy"
 
 
-def _error_of(text: bytes, replica: Replica) -> Exception:
+def _error_of(text: bytes) -> Exception:
     """The error that a store met with one sample; its kind must be one that concerns samples or files."""
     try:
         complaint: Complaint = messages.decode(Complaint, text)
-        made = error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
     except HeadwaterError as error:
-        made = SampleError(str(error))
-    made.add_note(f"said by store {replica.name}")
-    return made
+        return SampleError(str(error))
+    return error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
 
 
 def _costs(parcel: Parcel) -> Costs:
