@@ -87,24 +87,48 @@ def test_a_few_pushed_back_say_nothing() -> None:
 
 def test_lateness_is_put_down_to_the_store_only_where_the_trainer_waited() -> None:
     gauge = Gauge(2.0, 4.0)
-    gauge.learn(offloaded(waited=0.0, held=1.0), late=True)
+    gauge.learn(offloaded(waited=0.0, held=1.0), late=True, slow=True)
     assert gauge.store_cores == ALL
-    gauge.learn(offloaded(), late=True)
+    gauge.learn(offloaded(), late=True, slow=True)
     assert gauge.store_cores == 1.0
 
 
 def test_a_store_gets_its_cores_back_and_no_more() -> None:
     gauge = Gauge(2.0, 4.0)
-    gauge.learn(offloaded(), late=True)
+    gauge.learn(offloaded(), late=True, slow=True)
     for _ in range(10):
         gauge.learn(offloaded())
     assert gauge.store_cores == ALL
 
 
+def test_after_each_retreat_it_takes_longer_to_get_cores_back() -> None:
+    gauge, waited = Gauge(2.0, 4.0), []
+    for _ in range(3):
+        gauge.retreat(0.5)
+        waited.append(0)
+        while gauge.store_cores < 1.9:
+            gauge.learn(offloaded())
+            waited[-1] += 1
+    assert waited == sorted(set(waited))
+    gauge.learn(offloaded())  # in time with all of them
+    gauge.retreat(0.5)
+    for _ in range(waited[0]):
+        gauge.learn(offloaded())
+    assert gauge.store_cores == ALL
+
+
+def test_what_is_late_for_another_reason_is_no_sign_of_cores() -> None:
+    gauge = Gauge(2.0, 4.0)
+    gauge.retreat(0.5)
+    for _ in range(10):
+        gauge.learn(offloaded(), late=True)
+    assert gauge.store_cores == 1.0
+
+
 def test_files_say_nothing_of_a_store() -> None:
     gauge = Gauge(2.0, 4.0)
-    gauge.learn(offloaded(), late=True)
-    gauge.learn(spell(), late=True)
+    gauge.learn(offloaded(), late=True, slow=True)
+    gauge.learn(spell(), late=True, slow=True)
     assert gauge.store_cores == 1.0
 
 

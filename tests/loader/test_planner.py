@@ -50,17 +50,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hw.Dataset]:
 
 
 class Run:
-    """Plays a run over a link of `link` bytes a second; what is offloaded takes `late` times as long."""
+    """Plays a run over a link of `link` bytes a second; what is offloaded takes `late` times as long.
+
+    With `cores` the store's steps take time too.
+    """
 
     def __init__(self, data: hw.Dataset, auto: Auto = FRESH) -> None:
         self.data, self.now, self.meter = data, 0.0, Meter()
-        self.traffic = Traffic(lambda: self.now)
+        self.wire = 0.0  # seconds in which something came
+        self.traffic = Traffic(lambda: self.wire)
         for store in data.store.stores if isinstance(data.store, ShardedStore) else (data.store,):
             assert isinstance(store, RemoteStore)
             store.traffic = self.traffic
         chain = Chain(STEPS, seed=1)
         self.planner = Planner(data, chain, auto, meter=self.meter, cores=2, clock=lambda: self.now)
         self.link, self.late, self.held = LINK, 1.0, 0.0
+        self.waiting = "read"
+        self.cores: float | None = None
+        self.busy = [0.0, 0.0]
         self.png: set[int] = set()
         self.pauses: set[int] = set()
         self.stretches: list[Stretch] = []
@@ -99,12 +106,20 @@ class Run:
         seen = self._see(task.positions, ways, task.epoch)
         seconds = float(seen.bytes.sum()) / self.link * (self.late if ways.any() else 1.0)
         with self.traffic.awaiting(files=not ways.any()):
-            self.now += seconds
+            self.wire += seconds
             self.traffic.count(int(seen.bytes.sum()))
-        self.meter.wait("read", max(0.0, seconds - self.held))
+        if self.cores is not None:
+            seconds = self._overlap(seconds, float(seen.store_seconds.sum()) / self.cores)
+        self.now += seconds
+        self.meter.wait(self.waiting, max(0.0, seconds - self.held))
         self.now += max(0.0, self.held - seconds)
         if task.ways is not None:
             self.planner.see(task, seen)
+
+    def _overlap(self, *seconds: float) -> float:
+        """Until both link and store, which go on by themselves, have made a batch."""
+        self.busy = [max(at, self.now - 1.0) + more for at, more in zip(self.busy, seconds, strict=True)]
+        return max(0.0, max(self.busy) - self.now)
 
     def _see(self, positions: np.ndarray, ways: np.ndarray, epoch: int) -> Seen:
         count = len(ways)
@@ -180,8 +195,34 @@ def test_rests_grow_while_files_stay_quicker(run: Callable[..., Run]) -> None:
 def test_one_that_is_late_but_quicker_than_files_stays(run: Callable[..., Run]) -> None:
     playing = run()
     playing.play(64)
-    playing.late = 2.0  # half as quick as was said, twice as quick as files
-    assert "guard" not in playing.play(64)
+    playing.late = 2.0  # half as quick as was said, twice as quick as files, whatever the store does
+    phases = [phase for _ in range(4) for phase in playing.play(64)]
+    assert phases.count("guard") < phases.count("plan") / 8
+    last = playing.planner.logbook.stretches[-1]
+    assert last.rates.store_cores == pytest.approx(2.0, abs=0.06)
+    assert sum(last.ways[1:]) > 0.9 * sum(last.ways)
+
+
+def test_a_store_that_has_fewer_cores_than_it_says_is_found_out(run: Callable[..., Run]) -> None:
+    """As where both ends share a machine."""
+    playing = run()
+    playing.play(64)
+    playing.cores = 1.0
+    for _ in range(10):
+        playing.play(64)
+    planned = [e for e in playing.planner.logbook.stretches if e.phase == "plan" and e.epoch > 6]
+    paces = [entry.measured.seconds / entry.measured.samples for entry in planned]
+    assert np.median(paces) < 0.95 * 2e-3  # what all samples take at the store
+    assert np.median([entry.rates.store_cores for entry in planned]) == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_trainer_that_waits_for_its_own_steps_blames_no_store(run: Callable[..., Run]) -> None:
+    playing = run()
+    playing.play(64)
+    playing.late, playing.waiting = 2.0, "steps"
+    for _ in range(3):
+        playing.play(64)
+    assert playing.planner.logbook.stretches[-1].rates.store_cores == pytest.approx(2.0, abs=0.06)
 
 
 def test_a_slower_link_is_noticed(run: Callable[..., Run]) -> None:

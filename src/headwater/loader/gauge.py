@@ -19,6 +19,7 @@ _LEAST_SECONDS = 0.02
 _LEAST_BYTES = 1 << 20
 _RECOVERY = 1.5
 _RETREAT = 0.5
+_LONGEST_PATIENCE = 64
 _LEAST_CORES = 0.01
 _PUSHED_BACK = 0.05  # of what was asked for, above which a store is taken to have no more cores
 _OWN_CORES = 0.02  # that a store needs to do anything at all, and CPU seconds for each byte that it sends
@@ -76,6 +77,8 @@ class Gauge:
     trainer: float = math.inf
     store_speed: float = 1.0
     _usable: float = field(init=False)
+    _calm: int = 0  # stretches in time since its cores were last changed
+    _patience: int = 1  # such stretches before it is believed to have more
     _flow: _Flow = field(default_factory=_Flow)
 
     def __post_init__(self) -> None:
@@ -109,11 +112,30 @@ class Gauge:
         """Begin with what an earlier run found."""
         self.link, self.trainer, self.store_speed = rates.link, rates.trainer, rates.store_speed
 
-    def learn(self, spell: Spell, *, late: bool = False) -> None:
-        """Take in a stretch; `late` says that the store's CPU took longer than its plan said."""
+    def learn(self, spell: Spell, *, late: bool = False, slow: bool = False) -> None:
+        """Take in a stretch; `late` says that it took longer than believed, `slow` that the store did."""
         self._learn_link(spell)
         self._learn_trainer(spell)
-        self._learn_store(spell, late=late)
+        if spell.asked:
+            self._learn_store(spell, late=late, slow=slow)
+
+    def retreat(self, used: float) -> None:
+        """The store has the cores that it used, or half of what was believed.
+
+        By half at most: a store that has just begun to load its libraries does nothing for a while. It is
+        believed to have more again later and later: trying that costs a stretch that is late.
+        """
+        self._usable = max(_LEAST_CORES, min(self._usable, max(used, self._usable * _RETREAT)))
+        self._calm, self._patience = 0, min(4 * self._patience, _LONGEST_PATIENCE)
+
+    @property
+    def believed(self) -> float:
+        """The cores that the store has for all that it does."""
+        return self._usable
+
+    def believe(self, cores: float) -> None:
+        """Take back a retreat."""
+        self._usable = cores
 
     def learn_speed(self, predicted: float, measured: float) -> None:
         """Store seconds that the profile of all stores predicted for some samples, and what they came to."""
@@ -132,12 +154,15 @@ class Gauge:
         old = self.trainer if math.isfinite(self.trainer) else found
         self.trainer = old + _FOLLOW * (found - old)
 
-    def _learn_store(self, spell: Spell, *, late: bool) -> None:
-        if not spell.asked:
-            return
-        used = spell.store_seconds / max(spell.seconds, _LEAST_SECONDS)
-        if spell.pushed_back > _PUSHED_BACK * spell.asked or (late and spell.starved):
-            # by half at most: a store that has just begun to load its libraries does nothing for a while
-            self._usable = max(_LEAST_CORES, min(self._usable, max(used, self._usable * _RETREAT)))
-        else:
-            self._usable = min(self.cores or math.inf, self._usable * _RECOVERY)
+    def _learn_store(self, spell: Spell, *, late: bool, slow: bool) -> None:
+        if spell.pushed_back > _PUSHED_BACK * spell.asked or (slow and spell.starved):
+            self.retreat(spell.store_seconds / max(spell.seconds, _LEAST_SECONDS))
+        elif not late:
+            self._calm += 1
+            self._recover()
+
+    def _recover(self) -> None:
+        if self.cores and self._usable >= self.cores:
+            self._patience = 1
+        elif self._calm >= self._patience:
+            self._usable, self._calm = min(self.cores or math.inf, self._usable * _RECOVERY), 0

@@ -1,8 +1,8 @@
 """What the coming stretch of a run is for: nothing to try, ways to try, a plan, or files that check plans.
 
-Of stretches that are planned, short ones come first. One that took longer than its plan said, and perhaps
-than files, is followed by a short one of files, which measures the link anew and tells whether files are
-quicker: then files are sent for a while.
+Of stretches that are planned, short ones come first. One that took longer than its plan said is followed by a
+short one of files, which measures the link anew and tells whether files are quicker: then files are sent for
+a while.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _EXPLORED = 64  # samples of a stretch in which ways are tried
 _GUARD = 128  # samples that come as files to see whether that is quicker
 _FIRST_STRETCH, _LONGEST_STRETCH = 512, 16_384
 _REFRESH = 8  # plans after which some files are sent, to see whether the link is what it was
-_DOUBTFUL = 0.8  # of what files would have taken
 _SLOWER = 1.05
 _LONGEST_REST = 64
 _IDLE = 0.03  # share of time waiting below which nothing but the trainer itself is waited for
@@ -74,10 +73,9 @@ class Phases:
         length, self._length = self._length, min(2 * self._length, _LONGEST_STRETCH)
         return "plan", length
 
-    def doubt(self, seconds: float, *, files: float) -> None:
-        """Plans took longer than they should: unless files would have taken much longer, look at the link."""
-        if seconds > _DOUBTFUL * files:
-            self._check, self._length = "due", _FIRST_STRETCH
+    def doubt(self) -> None:
+        """Plans took longer than they should: look at the link."""
+        self._check, self._length = "due", _FIRST_STRETCH
 
     def judge_plans(self, seconds: float, *, files: float) -> None:
         """The link was measured anew: whether files would have been quicker than the plans that were late."""

@@ -40,6 +40,10 @@ log = logging.getLogger("headwater")
 T = TypeVar("T")
 
 _LATE = 1.3  # times what the rates say that it should have taken
+_DOUBTFUL = 0.8  # of what files would have taken
+_QUICKER = 0.97
+_LONGEST_CALM = 64
+_OWN = 0.25  # share of the time waited for the trainer's own steps, above which it may be late by itself
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,27 @@ class _Clock:
     now: float
     waited: dict[str, float]
     traffic: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class _Doubted:
+    """What came in a time that was longer than it should have been."""
+
+    found: Sequence[Found]
+    seconds: float
+    waited_for_steps: float
+
+
+@dataclass
+class _Trial:
+    """Stores are taken to have fewer cores than `before`, to see whether a plan for those is quicker.
+
+    `pace` is what it has to beat, in seconds a sample; `stretch` the first that was planned so.
+    """
+
+    before: list[float]
+    pace: float
+    stretch: Stretch | None = None
 
 
 class Planner:
@@ -96,7 +121,9 @@ class Planner:
         self._stretches: deque[Stretch] = deque()
         self._held: list[float] = []  # by batch, since the last stretch ended
         self._read = self._look()
-        self._doubted: tuple[Sequence[Found], float] = ((), 0.0)  # what came in which time
+        self._doubted = _Doubted((), 0.0, 0.0)
+        self._trial: _Trial | None = None
+        self._calm = self._calms = 0  # late stretches that are put down to nobody
 
     def assign(self, tasks: Iterable[Task]) -> Iterator[Task]:
         """The tasks of one epoch, each with its ways. Planned when asked for, so as late as can be."""
@@ -157,6 +184,8 @@ class Planner:
     def _begin(self) -> None:
         """What was under way in a loop that was left early will not come any more."""
         self._stretches.clear()
+        if self._trial is not None:
+            self._trial.stretch = None
         self._explorer.forget_unanswered()
         self._phases.begin()
         self._learner.forget_recent()
@@ -179,6 +208,8 @@ class Planner:
         stretch = Stretch(tasks[0].epoch, phase, owners, ways, len(tasks), nothing, len(self.ways))
         if phase == "plan":
             self._make_plans(stretch, positions, ids)
+            if self._trial is not None and self._trial.stretch is None:
+                self._trial.stretch = stretch
         tried = np.zeros_like(ways)
         if phase == "explore" or stretch.is_relievable:
             tried = self._explorer.take(owners, self._learner.profile.counts())
@@ -245,15 +276,54 @@ class Planner:
         for number, found in enumerate(recent):
             spell = self._spell(number, last, found, samples=len(stretch.ways), seconds=seconds, held=usual)
             slow = late and number in loads and loads[number].bottleneck == "store CPU"
-            self._fleet.gauges[number].learn(spell, late=slow)
+            self._fleet.gauges[number].learn(spell, late=late, slow=slow)
             self._note(stretch, number, spell, last)
+        if self._trial is not None and self._trial.stretch is stretch:
+            self._end_trial(self._trial, seconds / len(stretch.ways))
         if stretch.phase in ("link", "explore"):
             self._phases.judge_trainer(len(stretch.ways), seconds, max(0.0, seconds - usual))
         elif stretch.phase == "guard" and self._phases.in_doubt:
-            self._phases.judge_plans(self._doubted[1], files=self._as_files(self._doubted[0]))
+            self._settle(self._doubted)
         elif late and not self._phases.in_doubt and any(found.asked for found in recent):
-            self._doubted = recent, seconds
-            self._phases.doubt(seconds, files=self._as_files(recent))
+            self._doubt(_Doubted(recent, seconds, self._waited_for_steps(last)))
+
+    def _doubt(self, doubted: _Doubted) -> None:
+        """Look at the link, unless that has taught nothing lately and files would have taken much longer."""
+        if self._calm and doubted.seconds <= _DOUBTFUL * self._as_files(doubted.found):
+            self._calm -= 1
+            return
+        self._doubted = doubted
+        self._phases.doubt()
+
+    def _settle(self, doubted: _Doubted) -> None:
+        """The link was measured anew: whose fault it was, and whether files would have been quicker.
+
+        What neither the link nor the trainer's own CPU explains may be that stores have fewer cores than they
+        say, as where both ends share a machine.
+        """
+        loads, seconds = self._learner.loads(doubted.found), doubted.seconds
+        late = bool(loads) and seconds > _LATE * max(load.seconds for load in loads.values())
+        if late and not self._calm and doubted.waited_for_steps < _OWN * seconds:
+            gauges = self._fleet.gauges
+            samples = sum(found.samples for found in doubted.found)
+            self._trial = _Trial([gauge.believed for gauge in gauges], seconds / samples)
+            for gauge, found in zip(gauges, doubted.found, strict=True):
+                if found.asked:
+                    gauge.retreat(found.store_seconds / seconds)
+        self._phases.judge_plans(seconds, files=self._as_files(doubted.found))
+
+    def _end_trial(self, trial: _Trial, pace: float) -> None:
+        """Fewer cores stay believed only if that was quicker."""
+        self._trial = None
+        if pace < _QUICKER * trial.pace:
+            self._calms = 0
+            return
+        self._calm = self._calms = min(max(1, 2 * self._calms), _LONGEST_CALM)
+        for gauge, cores in zip(self._fleet.gauges, trial.before, strict=True):
+            gauge.believe(cores)
+
+    def _waited_for_steps(self, last: _Clock) -> float:
+        return self._read.waited.get("steps", 0.0) - last.waited.get("steps", 0.0)
 
     def _as_files(self, found: Sequence[Found]) -> float:
         """Seconds that the same samples would have taken as files."""

@@ -26,7 +26,7 @@ from headwater.store.client.remote import Remote, RemoteReader, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, payloads
 from headwater.store.wire.catalogue import digests
-from headwater.store.wire.messages import DatasetFacts, ReadRequest, Request, Welcome
+from headwater.store.wire.messages import Complaint, DatasetFacts, ReadRequest, Request, Welcome
 from headwater.store.wire.payloads import FACTS, Parcel
 from pictures import jpeg, photo
 from understudy import Understudy, playing
@@ -185,6 +185,10 @@ def without_depth(parcel: Parcel) -> None:
 
 def too_short(parcel: Parcel) -> None:
     parcel.payloads[4] = bytes(parcel.payloads[4])[:-1]
+
+
+def no_excerpts(parcel: Parcel) -> None:
+    parcel.payloads[:] = [b"no excerpt"] * len(parcel.payloads)
 
 
 Lie = Callable[[Parcel], None]
@@ -366,6 +370,39 @@ class TestDistrust:
         found = reader.fetch(WANTED)
         assert found.done is not None
         assert found.done.all()
+
+    def test_what_cannot_be_opened_is_asked_once_of_each_as_a_file(
+        self, server: Understudy, store: RemoteStore
+    ) -> None:
+        """Excerpts that are none; and of one sample neither store has the file."""
+
+        def answer(server: Understudy, request: Request) -> list[Any]:
+            assert isinstance(request, ReadRequest)
+            if request.cuts:
+                return self.lying(no_excerpts)(server, request)
+            parcel = self.files(request)
+            for place in np.flatnonzero(parcel.ids == INDEX.ids[4]).tolist():
+                parcel.payloads[place] = None
+                parcel.errors[place] = messages.encode(Complaint("SampleCorrupt", "cut short"))
+            return [payloads.pack(parcel, seal(request))]
+
+        server.usual = answer
+        with playing(answer) as second:
+            link = Link(deadline_seconds=5, give_up_seconds=5)
+            welcome = msgspec.structs.replace(WELCOME, codecs=["none", "jpeg"])
+            known = Remote("photos", store.known.facts, {"store": welcome}, INDEX)
+            both = RemoteStore(Replicas([server.connect(link), second.connect(link)]), known)
+            both.replicas.all[1].under_way = 1000  # so the first is asked first
+            found = both.reader(CHAIN, [Offload(2, "jpeg")]).fetch(WANTED)
+            both.close()
+        assert list(found.failed) == [4]
+        assert [bytes(value) for place, value in enumerate(found.values) if place != 4] == FILES[:4] + FILES[
+            5:
+        ]
+        assert found.done is not None
+        assert not found.done.any()
+        asked = [len(request.ids) // 8 for request in (*server.asked, *second.asked)]  # type: ignore[union-attr]
+        assert asked == [6, 6, 1]
 
     def test_an_honest_store_keeps_its_work(self, server: Understudy, store: RemoteStore) -> None:
         server.usual = self.lying(lambda parcel: None)

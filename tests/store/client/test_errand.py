@@ -173,6 +173,17 @@ def test_somebody_else_listens(errand: Make) -> None:
         assert time.monotonic() - begun < 0.3 + 0.5
 
 
+def test_a_rest_that_is_longer_than_the_limit_is_not_waited_for(server: Understudy) -> None:
+    replicas = Replicas([server.connect(Link(deadline_seconds=0.4, give_up_seconds=0.3))])
+    replicas.all[0].complained(time.monotonic())
+    begun = time.monotonic()
+    with pytest.raises(StoreLost, match=r"no answer from .*it is left alone for a while"):
+        Errand(replicas, TICKET, accept).run()
+    assert 0.3 <= time.monotonic() - begun < 0.3 + 0.5
+    assert not server.asked
+    replicas.close()
+
+
 class TestToken:
     @pytest.fixture
     def file(self, tmp_path: Path, server: Understudy) -> Path:

@@ -22,7 +22,15 @@ from headwater.cli.proxy import Proxy
 from headwater.data.index import Index
 from headwater.data.pipeline import library_versions
 from headwater.engine.chain import Chain
-from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    HeadwaterError,
+    Incompatible,
+    Refused,
+    Unreachable,
+    WrongUse,
+)
 from headwater.store.client.address import Secret
 from headwater.store.client.link import Link
 from headwater.store.client.opening import greet, open_stores
@@ -77,6 +85,14 @@ def play() -> Iterator[Play]:
 
 def open_(*uris: str) -> Any:
     return open_stores(uris, Secret(None, {}), LINK, progress=False)
+
+
+def say_otherwise(server: Understudy, **changes: Any) -> None:
+    """Let a store of photos greet with other facts of them."""
+    greeting = messages.decode(Welcome, server.actions["hello"](b""))
+    facts = msgspec.structs.replace(greeting.datasets["photos"], **changes)
+    changed = messages.encode(msgspec.structs.replace(greeting, datasets={"photos": facts}))
+    server.actions["hello"] = lambda body: changed
 
 
 class TestAgreement:
@@ -288,6 +304,28 @@ class TestReplicas:
         with pytest.raises(WrongUse, match="fotos and photos"):
             open_(*(server.uri for server in servers))
 
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"fields": ["json"]}, "fields"),
+            ({"content": "other"}, "labels, class names, columns or sizes"),
+            ({"blocks": True}, "blocks"),
+            ({"fields": ["json"], "blocks": True}, "fields and blocks"),
+        ],
+        ids=str,
+    )
+    def test_they_agree_in_what_decides_a_batch(self, play: Play, change: dict[str, Any], what: str) -> None:
+        servers = [play({"photos": make_index("a")}) for _ in range(2)]
+        say_otherwise(servers[1], **change)
+        one, two = (rf"127\.0\.0\.1:{server.port}" for server in servers)
+        with pytest.raises(DatasetError, match=rf"stores {one} and {two} .* differ in {what}; serve"):
+            open_(*(server.uri for server in servers))
+
+    def test_what_a_store_keeps_in_memory_may_differ(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}) for _ in range(2)]
+        say_otherwise(servers[1], cached_bytes=1)
+        open_(*(server.uri for server in servers)).close()
+
     def test_disjoint_ones_are_shards(self, play: Play) -> None:
         servers = [play({"photos": make_index("a")}), play({"photos": make_index("b", 3)})]
         store = open_(*(server.uri for server in servers))
@@ -309,8 +347,63 @@ class TestReplicas:
             open_(*(server.uri for server in servers))
 
 
+def refuse(body: bytes) -> bytes:
+    raise flight.FlightUnauthenticatedError("this token does not let you in")
+
+
+def speak_otherwise(body: bytes) -> bytes:
+    return messages.encode(welcome({"photos": make_index("a")}, protocol=99))
+
+
+def serve_others(body: bytes) -> bytes:
+    return messages.encode(welcome({"others": make_index("a"), "more": make_index("a")}))
+
+
 class TestAway:
-    """A store that does not answer: a replica if it was one when last seen, else an error."""
+    """A store that does not answer, or refuses: a replica if it was one when last seen, else an error."""
+
+    @pytest.mark.parametrize(
+        ("trouble", "kind"),
+        [(refuse, Refused), (speak_otherwise, Incompatible), (serve_others, DatasetNotFound)],
+    )
+    def test_a_replica_that_refuses(
+        self,
+        play: Play,
+        trouble: Callable[[bytes], bytes],
+        kind: type[HeadwaterError],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        index = make_index("a")
+        servers = [play({"photos": index}), play({"photos": index})]
+        uris = [server.uri for server in servers]
+        open_(*uris).close()
+        caplog.clear()
+        servers[0].actions["hello"] = trouble
+        store = open_(*uris)
+        (said,) = (line for line in caplog.messages if "replica" in line)
+        assert said.startswith(f"127.0.0.1:{servers[0].port} is a replica and is used when it is back: ")
+        assert len(store.replicas.all) == 2
+        assert [bytes(file).decode() for file in store.read(np.arange(2))] == [store.key(0), store.key(1)]
+        store.close()
+        servers[1].actions["hello"] = trouble
+        with pytest.raises(kind) as caught:
+            open_(*uris)
+        assert not hasattr(caught.value, "__notes__")
+
+    def test_one_that_refuses_and_could_hold_anything(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("b")})]
+        servers[1].actions["hello"] = refuse
+        with pytest.raises(Refused) as caught:
+            open_(*(server.uri for server in servers))
+        assert "whether it holds the same samples" in caught.value.__notes__[0]
+
+    def test_a_refusal_tells_more_than_silence(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("a")})]
+        uris = [server.uri for server in servers]
+        servers[0].shutdown()
+        servers[1].actions["hello"] = refuse
+        with pytest.raises(Refused):
+            open_(*uris)
 
     def test_a_replica_that_was_seen_before(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
         index = make_index("a")

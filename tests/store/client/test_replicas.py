@@ -131,14 +131,55 @@ class TestAside:
         assert not alone.set_aside(alone.all[0], Refused("not you"), clock.now)
 
 
-def test_the_others_share_what_is_known_of_them(clock: Clock) -> None:
-    replicas = make(clock, 3)
-    others = replicas.without(replicas.all[1])
-    assert others.all == [replicas.all[0], replicas.all[2]]
-    assert others.link.give_up_seconds == replicas.link.deadline_seconds
-    others.choose()
-    assert replicas.asked == 1
-    assert len(replicas.all) == 3
+class TestOthers:
+    def of(self, replicas: Replicas, replica: Replica) -> list[Replica]:
+        return [one for other in replicas.others(replica) for one in other.all]
+
+    def test_each_by_itself_shares_what_is_known_of_it(self, clock: Clock) -> None:
+        replicas = make(clock, 3)
+        first, second, third = replicas.all
+        one, two = replicas.others(second)
+        assert (one.all, two.all) == ([first], [third])
+        assert one.link.give_up_seconds == replicas.link.deadline_seconds
+        one.choose()
+        assert replicas.asked == 1
+        assert len(replicas.all) == 3
+        assert not list(one.others(first))
+
+    def test_one_failure_is_not_failing(self, clock: Clock) -> None:
+        """It may be one connection that broke; but silence for a while is, as a deadline that passed."""
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        fail(second, clock)
+        assert self.of(replicas, first) == [second]
+        sent = clock.now
+        clock.now += 10.0
+        second.failed(sent)
+        assert self.of(replicas, first) == []
+
+    def test_until_it_answers_or_it_is_long_ago(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        for _ in range(8):
+            clock.now += fail(second, clock)
+        assert self.of(replicas, first) == []  # its rest is over, and nobody has tried it yet
+        second.answered(0.1)
+        assert self.of(replicas, first) == [second]
+        fail(second, clock)
+        clock.now += 1.0
+        fail(second, clock)
+        assert self.of(replicas, first) == []
+        clock.now = second.rests_until + replicas.link.deadline_seconds
+        assert self.of(replicas, first) == [second]
+
+    def test_what_complained_is_failing_and_what_was_overtaken_is_not(self, clock: Clock) -> None:
+        replicas = make(clock, 3)
+        first, second, third = replicas.all
+        assert replicas.set_aside(second, Refused("not you"), clock.now)
+        for _ in range(3):
+            clock.now += 1.0
+            third.overtaken(0.9)
+        assert self.of(replicas, first) == [third]
 
 
 class TestChoice:

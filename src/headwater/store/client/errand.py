@@ -73,6 +73,7 @@ class Errand(Generic[T]):
         self._abandoned = False
         self._renewed = self._complained = self._moved = False
         self._late = 0
+        self._failure: Exception | None = None
 
     def abandon(self) -> None:
         """Wake whoever waits in `run`."""
@@ -107,11 +108,22 @@ class Errand(Generic[T]):
             replica, rest = self._replicas.choose()
             if replica is not None:
                 break
-            self._pause(rest)
+            self._rest(rest)
         replica.connection.check()
         if not replica.window.enter(self._size, lambda: self._abandoned):
             raise Abandoned("the run is over")
         self._begin(replica)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, but not past the limit: a store that complained rests for longer than one that failed."""
+        left = self._begun + self._replicas.link.give_up_seconds - time.monotonic()
+        if left <= 0:
+            raise self._lost(self._failure or Passing("it is left alone for a while"))
+        self._pause(min(seconds, left))
+
+    def _lost(self, error: Exception) -> StoreLost:
+        waited, names = time.monotonic() - self._begun, self._replicas.names
+        return StoreLost(f"no answer from {names} for {waited:.0f} s; the last failure: {error}", store=names)
 
     def _hedge(self, replica: Replica) -> bool:
         """Ask a second store if it has room now: who waits there while holding room here waits for ever."""
@@ -202,12 +214,9 @@ class Errand(Generic[T]):
         if isinstance(error, TimedOut):
             self._late += 1
             replica.window.timed_out()
-        waited = time.monotonic() - self._begun
-        if waited >= self._replicas.link.give_up_seconds:
-            raise StoreLost(
-                f"no answer from {self._replicas.names} for {waited:.0f} s; the last failure: {error}",
-                store=self._replicas.names,
-            ) from error
+        self._failure = error
+        if time.monotonic() - self._begun >= self._replicas.link.give_up_seconds:
+            raise self._lost(error) from error
         if isinstance(error, TimedOut) and self._divisible and self._late >= min(2, len(self._replicas.all)):
             raise TooSlow(str(error)) from error
 

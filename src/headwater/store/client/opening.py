@@ -5,14 +5,22 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeVar
 
 from headwater.engine.crew import Daemons
-from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    HeadwaterError,
+    Incompatible,
+    Refused,
+    Unreachable,
+    WrongUse,
+)
 from headwater.store.base import Store
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection, Passing
@@ -34,7 +42,11 @@ T = TypeVar("T")
 _REST_SECONDS = 0.2
 _UNTRUSTED = re.compile(r"(?i)certificate.verify.failed|not in peer certificate")
 """How gRPC says what does not pass, as the silence of a store that is just starting does."""
+_OF_ONE_STORE = (DatasetNotFound, Incompatible, Refused, Unreachable)
+"""Why a store may be away although its replicas are not."""
 _noted: set[tuple[str, str]] = set()
+_DECIDING = {"fields": "fields", "labels, class names, columns or sizes": "content", "blocks": "blocks"}
+"""What must be the same at all replicas: as it is called, and in `DatasetFacts`."""
 _HINTS = {
     "grpc": "is the store running, and is the address right (grpc+tls:// with TLS, grpc:// without)?",
     "grpc+tls": "is the store running, is the address right (grpc:// without TLS), and are Link(ca=...) or "
@@ -45,7 +57,8 @@ _HINTS = {
 def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bool | None = None) -> Store:
     """One store for all addresses: those with the same version are replicas, disjoint ones shards.
 
-    At least one must answer. One that does not, and was a replica when last seen, is used when it does.
+    At least one must answer. One that does not, or refuses, and was a replica when last seen, is used when it
+    does.
     """
     if not uris:
         raise WrongUse("an empty list of stores; name at least one")
@@ -69,25 +82,32 @@ class _Member:
 
 def _open_all(connections: Sequence[Connection], *, progress: bool | None) -> Store:
     versions: dict[str, list[_Member]] = {}
-    away: list[tuple[Connection, Unreachable]] = []
+    away: list[tuple[Connection, HeadwaterError]] = []
     for connection, answer in zip(connections, _greet_all(connections), strict=True):
-        if isinstance(answer, Unreachable):
-            away.append((connection, answer))
+        try:
+            version, member = _admit(connection, answer)
+        except _OF_ONE_STORE as error:
+            away.append((connection, error))
             continue
-        if isinstance(answer, Exception):
-            raise answer
-        name = choose(connection.address, answer)
-        version = answer.datasets[name].version
-        remember(connection.address, name, version)
-        versions.setdefault(version, []).append(_Member(connection, name, answer))
-    for connection, error in away:
-        _place(connection, error, versions)
+        versions.setdefault(version, []).append(member)
+    for connection, why in sorted(away, key=lambda entry: isinstance(entry[1], Unreachable)):
+        _place(connection, why, versions)
     stores = [_open_one(group, progress=progress) for _, group in sorted(versions.items())]
     if len(stores) == 1:
         return stores[0]
     from headwater.store.fleet import ShardedStore
 
     return ShardedStore(stores)
+
+
+def _admit(connection: Connection, answer: Welcome | Exception) -> tuple[str, _Member]:
+    """A store that greeted, by the version of its dataset; raises what it said instead."""
+    if isinstance(answer, Exception):
+        raise answer
+    name = choose(connection.address, answer)
+    version = answer.datasets[name].version
+    remember(connection.address, name, version)
+    return version, _Member(connection, name, answer)
 
 
 def _greet_all(connections: Sequence[Connection]) -> list[Welcome | Exception]:
@@ -110,13 +130,14 @@ def _greet_all(connections: Sequence[Connection]) -> list[Welcome | Exception]:
     return [found[number] for number in range(len(connections))]
 
 
-def _place(connection: Connection, error: Unreachable, versions: dict[str, list[_Member]]) -> None:
+def _place(connection: Connection, error: HeadwaterError, versions: dict[str, list[_Member]]) -> None:
     """A store that is away belongs to those that hold what it held; if that is not known, it is an error."""
     seen = recall(connection.address)
     if seen is None or seen.version not in versions:
-        error.add_note("whether it holds the same samples as the others is not known; leave it out, or wait")
+        if versions:
+            error.add_note("whether it holds the same samples as others is not known; leave it out, or wait")
         raise error
-    log.warning("%s does not answer; it is a replica and is used when it is back", connection.address.place)
+    log.warning("%s is a replica and is used when it is back: %s", connection.address.place, error)
     versions[seen.version].append(_Member(connection, seen.name, None))
 
 
@@ -191,12 +212,26 @@ def _open_one(group: Sequence[_Member], *, progress: bool | None) -> RemoteStore
     if len(names) > 1:
         raise WrongUse(f"replicas call the dataset {' and '.join(names)}; serve it under one name")
     welcomes = {m.connection.address.place: m.welcome for m in group if m.welcome is not None}
+    facts = _common_facts(names[0], welcomes)
     replicas = Replicas([member.connection for member in group])
     for member, replica in zip(group, replicas.all, strict=True):
         if member.welcome is None:
             replica.failed(time.monotonic())
     agree_if_cheap(welcomes)
-    name, first = names[0], next(iter(welcomes.values()))
-    facts: DatasetFacts = first.datasets[name]
-    index = open_index(replicas, name, facts, progress=progress)
-    return RemoteStore(replicas, Remote(name, facts, welcomes, index))
+    index = open_index(replicas, names[0], facts, progress=progress)
+    return RemoteStore(replicas, Remote(names[0], facts, welcomes, index))
+
+
+def _common_facts(name: str, welcomes: Mapping[str, Welcome]) -> DatasetFacts:
+    """Those of the first store; raises `DatasetError` if a batch would depend on which store answers."""
+    first, *others = welcomes
+    facts = welcomes[first].datasets[name]
+    for other in others:
+        theirs = welcomes[other].datasets[name]
+        differing = [what for what, key in _DECIDING.items() if getattr(facts, key) != getattr(theirs, key)]
+        if differing:
+            raise DatasetError(
+                f"stores {first} and {other} hold the same samples of {name!r} and differ in "
+                f"{' and '.join(differing)}; serve both with the same settings and from the same layout"
+            )
+    return facts

@@ -222,8 +222,28 @@ class RemoteReader:
     def _ask(
         self, wanted: Wanted, cutting: Cutting | None, among: Replicas, *, size: int, begun: float
     ) -> Fetched:
-        """What a store sends for these samples, or for the first of them."""
+        """What a store sends for these samples, or for the first of them, and others for what it cannot give.
+
+        Samples whose payload is of no use are fetched once more, as files; that asks others by itself.
+        """
         request = self._request(wanted, cutting)
+        parcel, replica = self._send(request, wanted, among, size=size, begun=begun)
+        count = _answered(parcel)
+        parcel, given = parcel.first(count), wanted.take(slice(count))
+        opened = None if cutting is None or not request.cuts else cutting.open(parcel, given, request)
+        if opened is not None and opened.wrong:
+            self._distrust(replica, opened.wrong)
+            return self._fetch(given, None, among)
+        found = _collect(parcel, opened, replica.name, costly=given.ways is not None)
+        for other in among.others(replica):
+            if found.failed:
+                found = self._ask_another(found, given, other)
+        return self._fetch_again(found, given, among, [] if opened is None else opened.again)
+
+    def _send(
+        self, request: ReadRequest, wanted: Wanted, among: Replicas, *, size: int, begun: float
+    ) -> tuple[Parcel, Replica]:
+        """A store's answer, and which store's it is."""
         ticket = messages.encode(request)
         cut, seal = bool(request.cuts), payloads.seal_of(ticket)
         errand: Errand[Parcel] = Errand(
@@ -234,15 +254,9 @@ class RemoteReader:
             divisible=len(wanted.ids) > 1,
             begun=begun,
         )
-        parcel, replica = self._run(errand, request, wanted), errand.answered_by
-        assert replica is not None
-        count = _answered(parcel)
-        parcel, given = parcel.first(count), wanted.take(slice(count))
-        failed = {place: _error_of(text) for place, text in parcel.errors.items()}
-        found = self._open(parcel, given, cutting, request, failed)
-        if found.failed and among is self._store.replicas and len(among.all) > 1:
-            return self._ask_another(found, given, replica)
-        return found
+        parcel = self._run(errand, request, wanted)
+        assert errand.answered_by is not None
+        return parcel, errand.answered_by
 
     def _run(self, errand: Errand[Parcel], request: ReadRequest, wanted: Wanted) -> Parcel:
         with self._lock:
@@ -262,24 +276,32 @@ class RemoteReader:
             with self._lock:
                 self._errands.discard(errand)
 
-    def _ask_another(self, found: Fetched, wanted: Wanted, replica: Replica) -> Fetched:
-        """With what another store has of the samples that this one could not give, as files.
+    def _ask_another(self, found: Fetched, wanted: Wanted, other: Replicas) -> Fetched:
+        """With what another store has of the samples that were not to be had, as files.
 
-        Once: what that one says stands, with what this one said as a note.
+        What it says of them stands, with what was said before as a note; if it does not answer, that does.
         """
-        places, others = np.array(sorted(found.failed), np.intp), self._store.replicas.without(replica)
+        places = np.array(sorted(found.failed), np.intp)
         try:
-            other = self._fetch(wanted.take(places), None, others)
+            files = self._fetch(wanted.take(places), None, other)
         except Abandoned:
             raise
         except HeadwaterError as error:
-            for first in found.failed.values():
-                first.add_note(f"said by store {replica.name}; then {others.names} was asked: {error}")
+            for before in found.failed.values():
+                before.add_note(f"store {other.names} was asked too: {error}")
             return found
-        for place, last in other.failed.items():
-            first = found.failed[int(places[place])]
-            last.add_note(f"store {replica.name} said: {first}; then {others.names} was asked")
-        return _replaced(found, places, other)
+        for place, last in files.failed.items():
+            last.add_note(f"before that: {_with_notes(found.failed[int(places[place])])}")
+        if found.costs is not None and files.costs is not None:
+            found.costs.put(places, files.costs)
+        return _replaced(found, places, files)
+
+    def _fetch_again(self, found: Fetched, wanted: Wanted, among: Replicas, again: Sequence[int]) -> Fetched:
+        """With the files of samples that came and could not be opened."""
+        if not again:
+            return found
+        places = np.array(again, np.intp)
+        return _replaced(found, places, self._fetch(wanted.take(places), None, among))
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
@@ -293,45 +315,12 @@ class RemoteReader:
         )
         return request if cutting is None else cutting.apply(request, wanted)
 
-    def _open(
-        self,
-        parcel: Parcel,
-        wanted: Wanted,
-        cutting: Cutting | None,
-        request: ReadRequest,
-        failed: dict[int, Exception],
-    ) -> Fetched:
-        fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
-        costs = _costs(parcel) if wanted.ways is not None else None
-        if cutting is None or not request.cuts:
-            return Fetched(list(parcel.payloads), fields, failed, bytes_moved=parcel.bytes, costs=costs)
-        opened = cutting.open(parcel, wanted, request)
-        if opened.wrong:
-            self._distrust(opened.wrong)
-            return self._fetch(wanted, None, self._store.replicas)
-        moved = parcel.bytes + self._fetch_again(opened, wanted, failed)
-        if costs is not None:
-            costs.trainer_seconds[:] = opened.seconds
-        return Fetched(opened.values, fields, failed, opened.done, moved, costs)
-
-    def _fetch_again(self, opened: Opened, wanted: Wanted, failed: dict[int, Exception]) -> int:
-        """Put the files of samples that could not be opened in their places; how many bytes that moved."""
-        if not opened.again:
-            return 0
-        places = np.array(opened.again, np.intp)
-        found = self._fetch(wanted.take(places), None, self._store.replicas)
-        for place, value in zip(opened.again, found.values, strict=True):
-            opened.values[place] = value
-        failed |= {opened.again[place]: error for place, error in found.failed.items()}
-        opened.done[places] = 0
-        return found.bytes_moved
-
-    def _distrust(self, reason: str) -> None:
-        """The store did something else than was asked: its steps stay at the trainer from now on."""
+    def _distrust(self, replica: Replica, reason: str) -> None:
+        """The store did something else than was asked: steps stay at the trainer from now on."""
         with self._lock:
             first, self.cutting = self.cutting is not None, None
         if first:
-            text = f"store {self._store.replicas.names}: {reason}; steps stay at the trainer from now on"
+            text = f"store {replica.name}: {reason}; steps stay at the trainer from now on"
             warnings.warn(text, stacklevel=2)
 
 
@@ -377,6 +366,22 @@ def _is_full(text: bytes) -> bool:
     return complaint.retry and complaint.kind == "Busy"
 
 
+def _collect(parcel: Parcel, opened: Opened | None, store: str, *, costly: bool) -> Fetched:
+    """What a store sent, as far as it was opened, and what it said of samples that it could not send."""
+    failed = {place: _error_of(text) for place, text in parcel.errors.items()}
+    fields = _columns(parcel.fields or [], failed)
+    values = list(parcel.payloads) if opened is None else opened.values
+    for place, error in failed.items():
+        error.add_note(f"said by store {store}")
+        values[place] = None
+    costs = _costs(parcel) if costly else None
+    if opened is None:
+        return Fetched(values, fields, failed, bytes_moved=parcel.bytes, costs=costs)
+    if costs is not None:
+        costs.trainer_seconds[:] = opened.seconds
+    return Fetched(values, fields, failed, opened.done, parcel.bytes, costs)
+
+
 def _error_of(text: bytes) -> Exception:
     """The error that a store met with one sample; its kind must be one that concerns samples or files."""
     try:
@@ -384,6 +389,10 @@ def _error_of(text: bytes) -> Exception:
     except HeadwaterError as error:
         return SampleError(str(error))
     return error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
+
+
+def _with_notes(error: Exception) -> str:
+    return f"{error} ({'; '.join(error.__notes__)})"
 
 
 def _costs(parcel: Parcel) -> Costs:
@@ -396,18 +405,23 @@ def _costs(parcel: Parcel) -> Costs:
     return costs
 
 
-def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[object]]:
-    rows = [{} if place in failed else payloads.decode_fields(row) for place, row in enumerate(encoded)]
+def _columns(encoded: Sequence[bytes], failed: dict[int, Exception]) -> dict[str, list[object]]:
+    """The fields of all samples by name; a sample whose fields cannot be read has failed."""
+    rows: list[dict[str, object]] = [{} for _ in encoded]
+    for place, row in enumerate(encoded):
+        if place not in failed:
+            try:
+                rows[place] = payloads.decode_fields(row)
+            except Damaged as error:
+                failed[place] = SampleError(str(error))
     names = {name for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in sorted(names)}
 
 
 def _replaced(found: Fetched, places: NDArray[np.intp], other: Fetched) -> Fetched:
-    """With what another store gave, all of it files, in these places: those that had failed."""
+    """With what came instead, all of it files, in these places."""
     if found.done is not None:
         found.done[places] = 0
-    if found.costs is not None and other.costs is not None:
-        found.costs.put(places, other.costs)
     nothing, none = [None] * len(found.values), [None] * len(places)
     return Fetched(
         _put(found.values, places, other.values),
@@ -415,7 +429,8 @@ def _replaced(found: Fetched, places: NDArray[np.intp], other: Fetched) -> Fetch
             name: _put(found.fields.get(name, nothing), places, other.fields.get(name, none))
             for name in {*found.fields, *other.fields}
         },
-        {int(places[place]): error for place, error in other.failed.items()},
+        {place: error for place, error in found.failed.items() if place not in places}
+        | {int(places[place]): error for place, error in other.failed.items()},
         found.done,
         found.bytes_moved + other.bytes_moved,
         found.costs,

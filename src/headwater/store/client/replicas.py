@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from headwater.store.client.connection import Connection
@@ -21,6 +21,7 @@ _LONGEST_REST = 2.0
 _FIRST_ASIDE = 5.0  # seconds; what a store complains of passes when somebody mends it
 _LONGEST_ASIDE = 60.0
 _REMEMBERED = 64
+_IN_VAIN_SECONDS = 0.5  # of trying, after which a store is known to be failing
 _LATELY_SECONDS = 10.0  # after which a store that was slow may be tried again
 _UNKNOWN = 1e-3
 _SLOW = 2.0  # times the slowest usual answer, after which a second store is asked
@@ -43,6 +44,7 @@ class Replica:
         self._lately: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)  # when, and how long it took
         self._in_a_row = 0
         self._complaints = 0  # since it last answered
+        self._silent_since = float("inf")  # when what failed first since its last answer was sent
         self._failed_at = -float("inf")
         self.rests_until = -float("inf")
 
@@ -60,12 +62,23 @@ class Replica:
         """Whether it rests because of what it said."""
         return self._complaints > 0 and self.rests_until > self._clock()
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether it complained, or was tried in vain for a while, since it last answered.
+
+        Until a deadline after its rest: by then it is known again from whoever tried it.
+        """
+        in_vain = self._failed_at - self._silent_since >= _IN_VAIN_SECONDS
+        until = self.rests_until + self.connection.link.deadline_seconds
+        return (in_vain or self._complaints > 0) and self._clock() < until
+
     def answered(self, seconds: float) -> None:
         if self._complaints:
             log.info("%s answers again", self.name)
         self._seconds.append(seconds)
         self._lately.append((self._clock(), seconds))
         self._in_a_row = self._complaints = 0
+        self._silent_since = float("inf")
         self.rests_until = -float("inf")
 
     def overtaken(self, seconds: float) -> None:
@@ -77,6 +90,7 @@ class Replica:
     def failed(self, sent_at: float) -> None:
         """Rest, longer each time; requests that were sent before the last failure tell nothing new."""
         self.failures += 1
+        self._silent_since = min(self._silent_since, sent_at)
         self._rest(sent_at)
 
     def _rest(self, sent_at: float) -> None:
@@ -134,13 +148,19 @@ class Replicas:
         self._clock = clock
         self._sent = _Sent()
 
-    def without(self, replica: Replica) -> Replicas:
-        """The others, for what this one cannot give: waited for no longer than a deadline."""
-        others = copy.copy(self)
-        others.all = [other for other in self.all if other is not replica]
+    def others(self, replica: Replica) -> Iterator[Replicas]:
+        """Each of the others by itself, for what this one cannot give; none that is known to be failing."""
+        for other in self.all:
+            if other is not replica and not other.is_failing:
+                yield self._only(other)
+
+    def _only(self, replica: Replica) -> Replicas:
+        """This one, waited for no longer than a deadline."""
+        alone = copy.copy(self)
+        alone.all = [replica]
         patience = min(self.link.deadline_seconds, self.link.give_up_seconds)
-        others.link = replace(self.link, give_up_seconds=patience)
-        return others
+        alone.link = replace(self.link, give_up_seconds=patience)
+        return alone
 
     def choose(self, but: Sequence[Replica] = ()) -> tuple[Replica | None, float]:
         """The store to ask now, or None and how many seconds the first of them still rests."""
