@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -186,10 +187,11 @@ def main(description: str | None, run: Callable[[Path, Options], Report]) -> NoR
 
 
 def machine() -> str:
-    """Cores, CPU model, versions, and how busy the machine is."""
+    """Cores, CPU model, versions, the commit, and how busy the machine is."""
     cores = len(os.sched_getaffinity(0))
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
-    return f"{cores} cores, {_cpu_model()}, Python {platform.python_version()}, torch {_torch()}, load {load}"
+    versions = f"Python {platform.python_version()}, torch {_torch()}{_commit()}"
+    return f"{cores} cores, {_cpu_model()}, {versions}, load {load}"
 
 
 def command() -> str:
@@ -216,6 +218,21 @@ def _torch() -> str:
         return version("torch")
     except PackageNotFoundError:
         return "absent"
+
+
+def _commit() -> str:
+    """The tree's commit, with a "+" if the tree is changed; nothing where git does not know."""
+    try:
+        commit, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f", commit {commit}{'+' if changed else ''}"
+
+
+def _git(*words: str) -> str:
+    folder = Path(__file__).parent
+    done = subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def _one_round(rates: Rates) -> str:

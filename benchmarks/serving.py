@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
-
+from headwater.cli.cpu import tree_cpu_seconds
 from local_photos import shards
 from measuring import Options
 
@@ -104,7 +103,7 @@ class CpuWatch:
     """CPU seconds of a process and its children, tick by tick, in a thread."""
 
     def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
+        self._pid = pid
         self._seen: list[tuple[float, float]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -127,18 +126,9 @@ class CpuWatch:
     def _watch(self) -> None:
         due = time.monotonic()
         while not self._over.is_set():
-            self._seen.append((time.monotonic(), self._cpu()))
+            self._seen.append((time.monotonic(), tree_cpu_seconds(self._pid)))
             due += _TICK_SECONDS
             self._over.wait(max(0.0, due - time.monotonic()))
-
-    def _cpu(self) -> float:
-        """A worker that ended counts on in its parent's `children` times, so nothing is lost."""
-        times = [self._process.cpu_times()]
-        own = times[0].user + times[0].system + times[0].children_user + times[0].children_system
-        for child in self._process.children(recursive=True):
-            spent = child.cpu_times()
-            own += spent.user + spent.system
-        return float(own)
 
 
 class Reader:

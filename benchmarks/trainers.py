@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from headwater.cli.cpu import cpu_seconds
 from local_photos import shards
 from measuring import Options
 from netns import Ends, Side
@@ -49,7 +50,7 @@ class Cost:
     @classmethod
     def read(cls, ends: Ends) -> Cost:
         """As the kernel has counted until now."""
-        cpu = cpu_of(ends.store), cpu_of(ends.trainer), cpu_of_all()
+        cpu = cpu_seconds(ends.store.pids()), cpu_seconds(ends.trainer.pids()), cpu_of_all()
         return cls(time.perf_counter(), received(ends.trainer), *cpu)
 
     def since(self, earlier: Cost, *, seconds: float) -> Cost:
@@ -87,16 +88,6 @@ def received(side: Side) -> int:
     words = ["ip", "-netns", side.name, "-json", "-statistics", "link", "show", "dev", side.device]
     found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     return int(found[0]["stats64"]["rx"]["bytes"])
-
-
-def cpu_of(side: Side) -> float:
-    """CPU seconds of all who live there; of a process that ended, its parent tells."""
-    total = 0.0
-    for pid in side.pids():
-        with suppress(psutil.NoSuchProcess):
-            times = psutil.Process(pid).cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
 
 
 def cpu_of_all() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,28 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADWATER_CACHE", str(folder))
         yield folder
+
+
+class _Failures(logging.Handler):
+    """Keeps what a planner logs when it fails."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("planning failed"):
+            self.records.append(record)
+
+
+@pytest.fixture(autouse=True)
+def planner_failures() -> Iterator[list[logging.LogRecord]]:
+    """A planner that fails lets its run go on, but no test: one that makes it fail clears the list."""
+    handler, log = _Failures(), logging.getLogger("headwater")
+    log.addHandler(handler)
+    yield handler.records
+    log.removeHandler(handler)
+    assert not handler.records, "\n".join(map(logging.Formatter().format, handler.records))
 
 
 @pytest.fixture(scope="session")

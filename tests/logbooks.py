@@ -9,7 +9,8 @@ import numpy as np
 
 from headwater import transforms
 from headwater.data.pipeline import Pipeline
-from headwater.measure.logbook import Amounts, Key, Logbook, SiteRates, Stretch
+from headwater.measure.key import Key
+from headwater.measure.logbook import Amounts, Logbook, SiteRates, Stretch
 from headwater.measure.profile import Profile, Seen
 from headwater.plan.offload import Load, Offload, OffloadPlan, Options, make_plan
 from headwater.report.balance import to_rates
@@ -109,7 +110,7 @@ def learn_logbook(dataset: Dataset, pipeline: Pipeline = PIPELINE) -> Logbook:
     """A logbook of this dataset whose profile has seen every sample on every way."""
     logbook = make_logbook()
     logbook.uri, logbook.steps, logbook.pipeline_text = dataset.uri, pipeline.spec(), str(pipeline)
-    logbook.key = Key(dataset.index.version, pipeline.hash, WAYS)
+    logbook.key = Key(dataset.index.version, pipeline.hash, logbook.policy, WAYS)
     profile = Profile(pipeline, WAYS, samples=len(dataset.index), seed=logbook.seed)
     for epoch in range(len(WAYS)):
         profile.add(_visit(dataset, epoch))

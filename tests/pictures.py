@@ -60,6 +60,12 @@ def exif(orientation: int) -> bytes:
     return tags.tobytes()
 
 
+def turned(data: bytes, orientation: int) -> bytes:
+    """The JPEG with an EXIF block that says how to turn it."""
+    block = exif(orientation)
+    return data[:2] + struct.pack(">BBH", 0xFF, 0xE1, 2 + len(block)) + block + data[2:]
+
+
 def open_pillow(data: bytes, mode: str = "RGB") -> Pixels:
     """The referee's pixels, as stored."""
     with Image.open(io.BytesIO(data)) as image:

@@ -28,7 +28,7 @@ from stores import Certificates, StoreProcess, write_tokens
 
 SECRET = "hwt-0123456789abcdefghijklmnopqrstuvwxyz"
 LINK = Shape(bits_per_second=6e6, delay_seconds=0.001)
-BATCH = 8
+BATCH, SEED = 8, 3
 STEPS = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)])
 
 
@@ -107,7 +107,7 @@ def load(data: Any, *, workers: int, **options: Any) -> hw.DataLoader:
     """The one loader of these tests; `timeout` is the guard against a hang."""
     settings: dict[str, Any] = {"shuffle": True, "timeout": 150.0, **options}
     return hw.DataLoader(
-        data, STEPS, batch_size=BATCH, seed=3, num_workers=workers, progress=False, **settings
+        data, STEPS, batch_size=BATCH, seed=SEED, num_workers=workers, progress=False, **settings
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ import headwater as hw
 import referee  # noqa: F401 - an example imports torchvision, which needs its declarations
 from datasets import Photo, write_parquets, write_tars
 from headwater import errors, transforms
-from headwater.cli import app
+from headwater.cli import app, run
 from headwater.data.codecs import CODECS
 from headwater.data.codecs.excerpts import EXCERPTS
 from headwater.data.synthetic import write_photos
@@ -400,6 +402,27 @@ def test_the_settings_on_the_page_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "store.toml"
     path.write_text(textwrap.dedent(toml))
     assert set(load(path, {}).datasets) == {"photos", "scans"}
+
+
+def started_by(page: str) -> dict[str, list[str]]:
+    """What the systemd unit and the container on a page run, word by word."""
+    (unit,), (entry,), (words,) = (
+        re.findall(rf"^    {key}[= ](.*)$", page, re.MULTILINE) for key in ("ExecStart", "ENTRYPOINT", "CMD")
+    )
+    return {"unit": shlex.split(unit), "container": [*json.loads(entry), *json.loads(words)]}
+
+
+@pytest.mark.parametrize("what", ["unit", "container"])
+def test_the_unit_and_the_container_start_a_store(what: str, tmp_path: Path) -> None:
+    """With flags that `serve` has; what it would do is shown, with a config of the test's."""
+    program, verb, *words = started_by((DOCS / "how-to" / "operate-a-store.md").read_text())[what]
+    assert (Path(program).name, verb) == ("headwater", "serve")
+    assert {word for word in words if word.startswith("-")} <= set(options(COMMANDS["headwater serve"]))
+    config = tmp_path / "store.toml"
+    config.write_text(f'[datasets.photos]\nuri = "{tmp_path}"\n')
+    assert "/etc/headwater/store.toml" in words
+    given = [str(config) if word == "/etc/headwater/store.toml" else word for word in words]
+    assert run(["serve", *given, "--show-config"]) == 0
 
 
 def test_nothing_names_a_page_that_the_site_lacks() -> None:

@@ -9,7 +9,7 @@ HeadwaterError
 ├── SampleError            one sample that cannot be served: .id, .key, .stage
 │   ├── SampleCorrupt      damaged, truncated or not an image
 │   └── SampleTooLarge     past a cap on bytes, pixels, scans or seconds
-├── StateMismatch          a saved state that belongs to other data or another pipeline
+├── StateMismatch          a saved state, logbook or plan that belongs to other data or another pipeline
 ├── ForkedUse              a loader or a remote store used in a forked child
 ├── LoaderTimeout          no batch within `timeout` seconds
 ├── MissingExtra           an optional package that the call needs is not installed
@@ -87,7 +87,7 @@ class SampleTooLarge(SampleError):
 
 
 class StateMismatch(HeadwaterError):
-    """A saved state that was made for other data, another pipeline or another order."""
+    """A saved state, logbook or plan that was made for other data, another pipeline or another order."""
 
 
 class ForkedUse(HeadwaterError):

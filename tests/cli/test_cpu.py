@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from headwater.cli.cpu import tree_cpu_seconds
+from headwater.cli.cpu import cpu_seconds, tree_cpu_seconds
 
 _BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 _FAMILY = f"""
@@ -25,12 +25,14 @@ def test_children_count_living_or_ended() -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "burnt\n"
-        whole = tree_cpu_seconds(parent.pid)
+        whole, alone = tree_cpu_seconds(parent.pid), cpu_seconds([parent.pid])
         parent.communicate("\n")
     assert 0.55 < whole < 5.0
+    assert 0.25 < alone <= whole - 0.25  # without the child that lives
 
 
 def test_a_process_that_is_gone_has_none() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert tree_cpu_seconds(child.pid) == 0.0
+    assert cpu_seconds([child.pid]) == 0.0

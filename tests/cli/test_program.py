@@ -69,6 +69,14 @@ def test_exit_codes_are_those_of_the_errors(
     monkeypatch.setattr(cli.ls, "open", fail)
     assert cli.run(["ls", "somewhere"]) == code
     assert capsys.readouterr().err == "headwater: it broke; mend it\n  and a note\n"
+    assert cli.run(["ls", "somewhere", "--json"]) == code
+    said = {
+        "kind": error.__name__,
+        "message": "it broke; mend it",
+        "exit_code": code,
+        "notes": ["and a note"],
+    }
+    assert json.loads(capsys.readouterr().out) == {"error": said}
 
 
 def test_an_unreachable_bucket_is_3(headwater: Any) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.cli.units import parse_rate
+from headwater.cli.units import parse_cores, parse_rate
 from headwater.errors import WrongUse
 
 
@@ -27,6 +27,17 @@ def test_bits_and_bytes(written: str, rate: float) -> None:
 def test_what_is_no_rate(written: str) -> None:
     with pytest.raises(WrongUse, match=r"write bits as 100Mbit or bytes as 12\.5MB"):
         parse_rate(written)
+
+
+@pytest.mark.parametrize(("written", "cores"), [("2", 2.0), ("0.5", 0.5), ("0", 0.0), (" 1e1 ", 10.0)])
+def test_cores(written: str, cores: float) -> None:
+    assert parse_cores(written) == cores
+
+
+@pytest.mark.parametrize("written", ["", "two", "-1", "nan", "inf"])
+def test_what_is_no_number_of_cores(written: str) -> None:
+    with pytest.raises(WrongUse, match=r"write such as 2 or 0\.5"):
+        parse_cores(written)
 
 
 def test_no_link_at_all() -> None:

@@ -370,9 +370,9 @@ class TestFailing:
         for offload in (None, hw.Offload(3)):
             found = self.fail(open_as(kind, "spoilt"), MISSING, offload=offload)
             assert type(found) is type(here)
-            assert MISSING in str(found) or MISSING in found.__notes__[0]
+            assert MISSING in str(found) or any(MISSING in note for note in found.__notes__)
             assert getattr(found, "key", None) == getattr(here, "key", None)
-            assert found.__notes__[:1] == here.__notes__[:1]
+            assert set(here.__notes__) <= set(found.__notes__)
 
     @pytest.mark.parametrize("cut", [0, 3])
     def test_skip(self, open_as: Open, kind: str, layout: str, cut: int) -> None:

@@ -10,25 +10,40 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headwater as hw
 from faults import Schedule
 from headwater.data.indexcache import cache_folder
+from headwater.loader.explorer import ENOUGH
+from headwater.measure.logbook import Logbook
 from headwater.store.client.status import status
 from headwater.store.fleet import ShardedStore
-from rigs import KINDS, Kind, Rig, Truth, count_retries, load, make_parts, running_rig
+from rigs import KINDS, SEED, STEPS, Kind, Rig, Truth, count_retries, load, make_parts, running_rig
 from stores import StoreProcess, make_certificates
 
-OFFLOADS = (None, hw.Offload(3), hw.Offload(2, "zstd"))
+PLANNED = hw.Auto(codecs=("jpeg",), fresh=True)
+"""With what a run without faults has learnt, so that there is a plan from the second epoch on."""
+OFFLOADS = (
+    None,
+    hw.Offload(3),
+    hw.Offload(2, "jpeg"),
+    hw.Auto(fresh=True),
+    PLANNED,
+    hw.Offload(2, "zstd"),
+    hw.Offload(2, "jpeg_progressive"),
+)
+"""In turn, by seed, as the datasets are. None reads a logbook from the cache, which all schedules share: what
+another one has left there is no part of a seed."""
 SHUFFLES: Mapping[str, bool | str] = {"photos": True, "rows": "blocks"}
 """Of each dataset that the stores serve."""
 DATASETS = ("photos", "rows", "photos", "photos")
-"""In turn, by seed: no divisor in common with the kinds of rigs, so that each kind meets each."""
+"""In turn, by seed: no divisor in common with the kinds of rigs or with offloads, so that each meets each."""
 SECOND = 1_000_000  # added to the seed for a second store's faults
 BLOCK = 100
 
@@ -45,6 +60,39 @@ class Ground:
 
     rig: Rig
     truths: Mapping[str, Truth]
+    _logbooks: dict[str, Logbook] = field(default_factory=dict)
+
+    def offload(self, seed: int, dataset: str) -> hw.Offload | hw.Auto | None:
+        """What a schedule asks of the stores; before the first that plans come some epochs without faults."""
+        wanted = OFFLOADS[seed % len(OFFLOADS)]
+        if wanted is not PLANNED:
+            return wanted
+        if dataset not in self._logbooks:
+            self._logbooks[dataset] = self._learn(dataset)
+        return replace(PLANNED, logbook=self._logbooks[dataset])
+
+    def _learn(self, dataset: str) -> Logbook:
+        """In batches as long as an epoch, or ways would be tried on its last few samples only.
+
+        A store that has no cores to spare for a way may leave it unknown.
+        """
+        with closing(self.rig.open_patiently(dataset)) as data:
+            options: dict[str, Any] = {"batch_size": len(data), "shuffle": SHUFFLES[dataset], "seed": SEED}
+            with closing(hw.DataLoader(data, STEPS, offload=PLANNED, progress=False, **options)) as loader:
+                for _ in range(30):
+                    list(loader)
+                    if knows_all(loader):
+                        break
+                assert loader.logbook is not None
+                return loader.logbook
+
+
+def knows_all(loader: hw.DataLoader) -> bool:
+    """Whether all ways are known, and a plan was made with them."""
+    logbook = loader.logbook
+    assert logbook is not None
+    planned = any(stretch.phase == "plan" for stretch in logbook.stretches)
+    return planned and min(way.done for way in logbook.totals) >= ENOUGH
 
 
 @dataclass(frozen=True)
@@ -74,6 +122,7 @@ def play(seed: int, ground: Ground, *, seconds: float) -> Played:
 
 def run_under(schedules: Sequence[Schedule], ground: Ground, seed: int) -> int:
     rig, dataset = ground.rig, DATASETS[seed % len(DATASETS)]
+    offload = ground.offload(seed, dataset)
     with ExitStack() as stack:
         playing = [
             stack.enter_context(schedule.apply(proxy, store))
@@ -84,12 +133,12 @@ def run_under(schedules: Sequence[Schedule], ground: Ground, seed: int) -> int:
                 path.unlink(missing_ok=True)
         data = rig.open_patiently(dataset)
         stack.callback(data.close)
-        offload = OFFLOADS[seed // 4 % 3]
         loader = load(data, workers=seed // 3 % 3, offload=offload, shuffle=SHUFFLES[dataset])
         stack.callback(loader.close)
         for epoch in count():
             last = all(one.done for one in playing)
             ground.truths[dataset].check(list(loader), epoch)
+            assert not loader.stats().planning_failed
             if last:
                 return count_retries(data.store)
         raise AssertionError("the schedule has no end")

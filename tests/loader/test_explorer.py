@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.loader.explorer import _ASKED, ENOUGH, Explorer
+from headwater.loader.explorer import _ASKED, _FIRST, ENOUGH, Explorer
 from headwater.measure.profile import Seen
 from headwater.plan.offload import Offload
 
@@ -39,9 +39,16 @@ def nothing() -> NDArray[np.int64]:
     return np.zeros(4, np.int64)
 
 
+def begun(possible: list[NDArray[np.bool_]], cores: list[float]) -> Explorer:
+    """One whose next call tries ways."""
+    explorer = Explorer(WAYS, possible, cores)
+    for _ in range(_FIRST - 1):
+        assert not explorer.take(at(0, 80), nothing()).any()
+    return explorer
+
+
 def test_codecs_come_first_and_every_second_call_is_for_files() -> None:
-    explorer = Explorer(WAYS, [EVERYTHING], [1.0])
-    assert not explorer.take(at(0, 80), nothing()).any()
+    explorer = begun([EVERYTHING], [1.0])
     ways = explorer.take(at(0, 80), nothing())
     assert ways[::2].tolist() == [2] * _ASKED + [3] * _ASKED + [1] * _ASKED + [0] * (40 - 3 * _ASKED)
     assert not ways[1::2].any()
@@ -51,15 +58,13 @@ def test_codecs_come_first_and_every_second_call_is_for_files() -> None:
 
 
 def test_a_store_with_little_cpu_is_asked_less() -> None:
-    explorer = Explorer(WAYS, [EVERYTHING], [0.1])
-    explorer.take(at(0, 30), nothing())
+    explorer = begun([EVERYTHING], [0.1])
     ways = explorer.take(at(0, 30), nothing())
     assert np.flatnonzero(ways).tolist() == [0, 10, 20]
 
 
 def test_each_way_is_asked_for_often_enough_and_not_more() -> None:
-    explorer = Explorer(WAYS, [EVERYTHING], [1.0])
-    explorer.take(at(0, 1), nothing())
+    explorer = begun([EVERYTHING], [1.0])
     ways = explorer.take(at(0, 1000), nothing())
     assert np.bincount(ways).tolist()[1:] == [_ASKED] * 3
     assert not explorer.done(nothing())  # they are under way
@@ -79,9 +84,8 @@ def test_what_was_pushed_back_is_asked_for_again_but_not_for_ever() -> None:
 
 def test_a_store_is_not_asked_for_what_it_lacks() -> None:
     lacking = np.array([True, False, True, False])
-    explorer = Explorer(WAYS, [lacking, EVERYTHING], [1.0, 1.0])
+    explorer = begun([lacking, EVERYTHING], [1.0, 1.0])
     both = np.concatenate([at(0, 50), at(1, 50)])
-    explorer.take(both, nothing())
     ways = explorer.take(both, nothing())
     assert set(ways[:50].tolist()) == {0, 2}
     assert set(ways[50:].tolist()) == {0, 1, 3}  # enough of 2 are under way
@@ -94,7 +98,6 @@ def test_a_way_that_no_store_has_is_not_waited_for() -> None:
 
 
 def test_what_an_earlier_run_knows_is_not_tried() -> None:
-    explorer = Explorer(WAYS, [EVERYTHING], [1.0])
+    explorer = begun([EVERYTHING], [1.0])
     known = np.array([0, _ASKED, 0, _ASKED])
-    explorer.take(at(0, 20), known)
     assert set(explorer.take(at(0, 20), known).tolist()) == {0, 2}

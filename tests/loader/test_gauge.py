@@ -10,6 +10,9 @@ import pytest
 from headwater.loader.gauge import Gauge, Spell
 from headwater.measure.logbook import SiteRates
 
+ALL = pytest.approx(2.0, abs=0.06)
+"""Of two cores, those that steps may take."""
+
 
 def spell(**changes: Any) -> Spell:
     """100 samples of 100 kB in a second, as files, over a link that was always busy."""
@@ -79,29 +82,53 @@ def test_one_that_does_nothing_at_all_loses_half() -> None:
 def test_a_few_pushed_back_say_nothing() -> None:
     gauge = Gauge(2.0, 4.0)
     gauge.learn(offloaded(pushed_back=2))
-    assert gauge.store_cores == 2.0
+    assert gauge.store_cores == ALL
 
 
 def test_lateness_is_put_down_to_the_store_only_where_the_trainer_waited() -> None:
     gauge = Gauge(2.0, 4.0)
-    gauge.learn(offloaded(waited=0.0, held=1.0), late=True)
-    assert gauge.store_cores == 2.0
-    gauge.learn(offloaded(), late=True)
+    gauge.learn(offloaded(waited=0.0, held=1.0), late=True, slow=True)
+    assert gauge.store_cores == ALL
+    gauge.learn(offloaded(), late=True, slow=True)
     assert gauge.store_cores == 1.0
 
 
 def test_a_store_gets_its_cores_back_and_no_more() -> None:
     gauge = Gauge(2.0, 4.0)
-    gauge.learn(offloaded(), late=True)
+    gauge.learn(offloaded(), late=True, slow=True)
     for _ in range(10):
         gauge.learn(offloaded())
-    assert gauge.store_cores == 2.0
+    assert gauge.store_cores == ALL
+
+
+def test_after_each_retreat_it_takes_longer_to_get_cores_back() -> None:
+    gauge, waited = Gauge(2.0, 4.0), []
+    for _ in range(3):
+        gauge.retreat(0.5)
+        waited.append(0)
+        while gauge.store_cores < 1.9:
+            gauge.learn(offloaded())
+            waited[-1] += 1
+    assert waited == sorted(set(waited))
+    gauge.learn(offloaded())  # in time with all of them
+    gauge.retreat(0.5)
+    for _ in range(waited[0]):
+        gauge.learn(offloaded())
+    assert gauge.store_cores == ALL
+
+
+def test_what_is_late_for_another_reason_is_no_sign_of_cores() -> None:
+    gauge = Gauge(2.0, 4.0)
+    gauge.retreat(0.5)
+    for _ in range(10):
+        gauge.learn(offloaded(), late=True)
+    assert gauge.store_cores == 1.0
 
 
 def test_files_say_nothing_of_a_store() -> None:
     gauge = Gauge(2.0, 4.0)
-    gauge.learn(offloaded(), late=True)
-    gauge.learn(spell(), late=True)
+    gauge.learn(offloaded(), late=True, slow=True)
+    gauge.learn(spell(), late=True, slow=True)
     assert gauge.store_cores == 1.0
 
 
@@ -115,4 +142,12 @@ def test_it_begins_with_what_was_found_earlier() -> None:
     assert gauge.known
     assert gauge.rates().link == 5e6
     assert gauge.rates().trainer == 300.0
-    assert gauge.rates().store_cores == 2.0
+    assert gauge.rates().store_cores == ALL
+
+
+def test_a_small_store_needs_some_of_its_cores_to_send() -> None:
+    small, large = Gauge(0.1, 4.0), Gauge(8.0, 4.0)
+    for gauge in (small, large):
+        gauge.learn(spell())
+    assert small.store_cores == pytest.approx(0.05)
+    assert large.store_cores == pytest.approx(7.95)

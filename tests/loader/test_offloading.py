@@ -10,8 +10,7 @@ import pytest
 import headwater as hw
 from headwater import transforms as T
 from headwater.errors import DatasetError, WrongUse
-from headwater.loader.offloading import resolve
-from headwater.loader.planner import ways_of
+from headwater.loader.offloading import resolve, ways_of
 from logbooks import make_logbook
 
 STEPS = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip()]).samplewise

@@ -42,7 +42,6 @@ def test_many_rows_give_what_made_them() -> None:
     fit = fit_of(*make_rows(rng, 20_000, noise=0.1))
     x, y = make_rows(rng, 1000)
     assert fit.predict(x) == pytest.approx(y, rel=0.03)
-    assert fit.error == pytest.approx(0.1, rel=0.1)
 
 
 def test_small_rows_count_as_much_as_large_ones() -> None:
@@ -57,7 +56,7 @@ def test_small_rows_count_as_much_as_large_ones() -> None:
 def test_before_the_first_row_it_predicts_nothing() -> None:
     fit = Fit(3)
     assert fit.predict(make_features(np.random.default_rng(0), 5)).tolist() == [0] * 5
-    assert (fit.count, fit.weight, fit.error) == (0, 0, 0)
+    assert (fit.count, fit.weight) == (0, 0)
     fit.add(np.empty((0, 3)), np.empty(0))
     assert fit.count == 0
 
@@ -107,7 +106,6 @@ def test_rows_may_come_in_any_parts(seed: int, parts: int) -> None:
         slow.add(x[rows], y[rows])
     assert slow.count == whole.count
     assert slow.predict(x) == pytest.approx(whole.predict(x), rel=1e-6)
-    assert slow.error == pytest.approx(whole.error, rel=1e-6)
 
 
 def test_a_prediction_is_never_below_zero() -> None:
@@ -136,7 +134,6 @@ def test_all_forgotten_leaves_the_ratio() -> None:
     fit = fit_of(x, y)
     fit.forget(1)
     assert fit.predict(x) == pytest.approx(np.mean(y / x[:, 0]) * x[:, 0])
-    assert fit.error == 0
     fit.add(x[:1], 2 * y[:1])
     assert fit.predict(x[:1]) == pytest.approx(2 * y[:1])
 
@@ -170,7 +167,7 @@ def test_stored_and_read_it_is_the_same_bit_for_bit(kind: Callable[[int], Fit | 
     for one in (fit, again):
         one.add(x, y)
     assert again.to_dict() == fit.to_dict()
-    assert (again.error, again.count) == (fit.error, fit.count)
+    assert again.count == fit.count
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e250])

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from headwater import transforms
+from headwater.data.pipeline import library_versions
 from headwater.errors import DatasetError, StateMismatch, WrongUse
-from headwater.measure.logbook import Amounts, Histogram, Key, Logbook, SiteRates, logbook_path, newest
+from headwater.measure.key import Key
+from headwater.measure.logbook import Amounts, Histogram, Logbook, SiteRates, logbook_path, newest
 from logbooks import (
     PIPELINE,
     SITE,
@@ -71,7 +73,7 @@ def damage(plain: dict[str, Any], change: str) -> bytes:
     if change == "other format":
         plain["key"]["format"] = 2
     elif change == "missing field":
-        del plain["policy"]
+        del plain["key"]["policy"]
     elif change == "totals":
         plain["totals"].pop()
     elif change == "ways of a stretch":
@@ -112,7 +114,7 @@ def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
 
 def test_its_own_key_is_accepted() -> None:
     logbook = make_logbook()
-    logbook.check(Key("v1", PIPELINE.hash, list(WAYS)))
+    logbook.check(Key("v1", PIPELINE.hash, "hull", list(WAYS)))
 
 
 OTHER_STEPS = transforms.Compose([transforms.CenterCrop(8)])
@@ -121,10 +123,10 @@ OTHER_STEPS = transforms.Compose([transforms.CenterCrop(8)])
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        (Key("v2", PIPELINE.hash, WAYS), "dataset version v1, this is v2"),
-        (Key("v1", OTHER_STEPS.hash, WAYS), "other steps, decode > "),
-        (Key("v1", PIPELINE.hash, WAYS, {"torch": "9"}), "here is .*torch 9"),
-        (Key("v1", PIPELINE.hash, WAYS[:2]), "possible are cut 0, cut 1; "),
+        (Key("v2", PIPELINE.hash, "hull", WAYS), "dataset version v1, this is v2"),
+        (Key("v1", OTHER_STEPS.hash, "hull", WAYS), "other steps, decode > "),
+        (Key("v1", PIPELINE.hash, "hull", WAYS, {"torch": "9"}), "here is .*torch 9"),
+        (Key("v1", PIPELINE.hash, "hull", WAYS[:2]), "possible are cut 0, cut 1; "),
     ],
     ids=["dataset", "steps", "library", "ways"],
 )
@@ -135,7 +137,7 @@ def test_another_key_is_refused_by_what_differs(key: Key, text: str) -> None:
 
 def test_libraries_are_compared_one_by_one() -> None:
     logbook = empty_logbook()
-    mine = Key("v1", "a", WAYS, {"torch": "1", "pillow": "2"})
+    mine = Key("v1", "a", "hull", WAYS, {"torch": "1", "pillow": "2"})
     logbook.key = mine
     with pytest.raises(StateMismatch, match="made with torch 1, simplejpeg absent, here is torch 3"):
         logbook.check(
@@ -170,6 +172,38 @@ def test_a_file_of_unknown_size_claims_no_saving() -> None:
     logbook.count(seen)
     assert logbook.totals[3].bytes == logbook.totals[3].file_bytes == 2 * 3072
     assert sum(logbook.efficiency.counts) == 0
+
+
+def test_a_file_of_unknown_size_is_as_long_as_is_estimated() -> None:
+    logbook, seen = empty_logbook(), make_seen([0, 3, 3, 3], done=[True, True, True, False])
+    seen.file_bytes[:] = 0
+    seen.file_bytes[1] = 5000
+    logbook.count(seen, files=np.array([1.0, 2.0, 9000.0, 3.0]))
+    assert (logbook.totals[3].file_bytes, logbook.totals[3].estimated) == (5000 + 9000, 1)
+    assert logbook.totals[0].file_bytes == logbook.totals[0].bytes  # these came as files
+    assert logbook.totals[0].estimated == 0
+    assert sum(logbook.efficiency.counts) == 2
+
+
+def test_one_policy_does_not_overwrite_the_words_of_another(cache: Path) -> None:
+    for policy in ("efficiency", "throughput"):
+        empty_logbook(policy=policy).keep()
+    assert len(list((cache / "logbooks").iterdir())) == 2
+    for policy in ("efficiency", "throughput"):
+        found = newest(policy=policy)
+        assert found is not None
+        assert found.policy == policy
+
+
+def test_what_one_policy_has_learnt_another_may_use() -> None:
+    empty_logbook(policy="efficiency").check(empty_logbook(policy="throughput").key)
+
+
+def test_the_versions_of_codecs_are_in_the_key_and_not_in_the_pipelines_hash() -> None:
+    """They change what a way costs, but no pixel."""
+    libraries = empty_logbook().key.libraries
+    assert libraries.keys() >= {"pyarrow", "imagecodecs", "simplejpeg"}
+    assert not {"pyarrow", "imagecodecs"} & library_versions().keys()
 
 
 def test_efficiency_counts_what_was_offloaded() -> None:
@@ -254,7 +288,14 @@ def test_a_damaged_one_in_the_cache_is_passed_over(cache: Path, caplog: pytest.L
 
 
 def test_every_key_has_a_file_of_its_own(cache: Path) -> None:
-    keys = [Key("v1", "p", WAYS), Key("v2", "p", WAYS), Key("v1", "q", WAYS), Key("v1", "p", WAYS[:3])]
+    keys = [
+        Key("v1", "p", "hull", WAYS),
+        Key("v2", "p", "hull", WAYS),
+        Key("v1", "q", "hull", WAYS),
+        Key("v1", "p", "efficiency", WAYS),
+        Key("v1", "p", "hull", WAYS[:3]),
+        Key("v1", "p", "hull", WAYS, {"imagecodecs": "1"}),
+    ]
     paths = {logbook_path(key) for key in keys}
     assert len(paths) == len(keys)
     assert {path.parent for path in paths} == {cache / "logbooks"}

@@ -97,6 +97,23 @@ def test_a_row_for_every_resource_and_way() -> None:
     assert len(ways.table.rows) == len(WAYS)
 
 
+def test_savings_from_estimated_lengths_are_told_apart() -> None:
+    logbook = make_logbook()
+    *_, ways = explain(logbook)
+    assert "estimated" not in ways.text
+    logbook.totals[3].estimated = 1
+    *_, ways = explain(logbook)
+    assert "that is estimated from what came" in ways.text
+    assert ways.table is not None
+    assert [row[3].startswith("about ") for row in ways.table.rows] == [number == 3 for number in range(6)]
+
+
+def test_planning_that_failed_is_told_first() -> None:
+    logbook = make_logbook()
+    logbook.failure = "KeyError: 'plan'"
+    assert "Planning failed (KeyError: 'plan'), and files were sent" in explain(logbook)[0].text
+
+
 def test_a_run_that_never_came_to_a_plan() -> None:
     logbook = empty_logbook()
     logbook.add(make_trial([30, 2, 2, 2, 2, 2]))

@@ -94,7 +94,7 @@ def run(words: Sequence[str]) -> int:
 def _report(error: HeadwaterError, *, as_json: bool) -> int:
     notes = getattr(error, "__notes__", [])
     if as_json:
-        _print_error(type(error).__name__, str(error), error.exit_code)
+        _print_error(type(error).__name__, str(error), error.exit_code, notes)
     else:
         print("\n  ".join([f"headwater: {error}", *notes]), file=sys.stderr)
     if os.environ.get("HEADWATER_DEBUG") == "1":
@@ -110,5 +110,5 @@ def _report_usage(error: Exception, *, as_json: bool) -> int:
     return 2
 
 
-def _print_error(kind: str, message: str, exit_code: int) -> None:
-    print_json({"error": {"kind": kind, "message": message, "exit_code": exit_code}})
+def _print_error(kind: str, message: str, exit_code: int, notes: Sequence[str] = ()) -> None:
+    print_json({"error": {"kind": kind, "message": message, "exit_code": exit_code, "notes": notes}})

@@ -15,6 +15,7 @@ from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, printable
 from headwater.cli.sampling import spread
 from headwater.errors import WrongUse
+from headwater.measure.epochplan import EpochPlan
 from headwater.measure.logbook import Logbook
 from headwater.plan.offload import make_plan
 from headwater.report import Chapter, write_page
@@ -22,6 +23,7 @@ from headwater.report.advice import advise
 from headwater.report.balance import balances, to_rates
 from headwater.report.offload import explain as explain_chapters
 from headwater.report.offload import offload_chapter
+from headwater.report.plan import plan_chapter
 from headwater.report.ways import Ways, way_names
 from headwater.store import Link, open
 
@@ -47,14 +49,17 @@ def explain(
 ) -> None:
     """Predicted against measured, the bottleneck, what would move it, and why ways were used or not."""
     logbook = load_logbook(where)
-    document = describe(logbook)
+    plan = EpochPlan.find(logbook.key, seed=logbook.seed)
+    document = {**describe(logbook), "plan": None if plan is None else _describe_plan(plan, logbook)}
     if sample is not None:
         link = Link(ca=ca, cert=cert, key=key)
         forecast = Forecast.of(logbook, open(logbook.uri.splitlines(), token=token_file, link=link))
         document["sample"] = explain_sample(
-            forecast, sample, epoch=_last(logbook) if epoch is None else epoch
+            forecast, sample, epoch=_last(logbook) if epoch is None else epoch, plan=plan
         )
     chapters = explain_chapters(logbook)
+    if plan is not None:
+        chapters += (plan_chapter(logbook, plan),)
     if html is not None:
         write_page(html, [offload_chapter(logbook), *chapters[1:]], title="Offloading, explained")
     if json:
@@ -74,6 +79,7 @@ def describe(logbook: Logbook) -> dict[str, Any]:
         "pipeline": logbook.pipeline_text,
         "policy": logbook.policy,
         "saved_at": logbook.saved_at,
+        "failure": logbook.failure,
         "stretches": len(logbook.stretches),
         "stores": [
             {
@@ -91,22 +97,41 @@ def describe(logbook: Logbook) -> dict[str, Any]:
     }
 
 
-def explain_sample(forecast: Forecast, sample: int, *, epoch: int) -> dict[str, Any]:
-    """What each way would cost one sample, and which it goes among others at the rates of the last plan."""
+def _describe_plan(plan: EpochPlan, logbook: Logbook) -> dict[str, Any]:
+    counts = dict(zip(way_names(logbook), plan.counts(), strict=True))
+    return {
+        "epoch": plan.epoch,
+        "samples": len(plan),
+        "planned": sum(counts.values()),
+        "ways": counts,
+        "stores": [msgspec.to_builtins(part) for part in plan.sites.values()],
+    }
+
+
+def explain_sample(
+    forecast: Forecast, sample: int, *, epoch: int, plan: EpochPlan | None = None
+) -> dict[str, Any]:
+    """What each way would cost one sample, and which it goes.
+
+    As the run has planned it in that epoch; else among others of its store at the rates of the last plan.
+    """
     dataset, logbook = forecast.dataset, forecast.logbook
     position = dataset.index.position_of(np.array([sample]))
+    owner = int(forecast.owners(position)[0])
     others = spread(dataset, _NEIGHBOURS).positions()
-    options = forecast.options(np.concatenate([position, others[others != position]]), epoch=epoch)
-    found = balances(logbook)
-    rates = found[0].assumed if found else forecast.rates
-    plan = make_plan(logbook.policy, options, rates=to_rates(rates))
-    names, chosen = way_names(logbook), int(plan.choice[0])
+    others = others[(others != position) & (forecast.owners(others) == owner)]
+    options = forecast.options(np.concatenate([position, others]), epoch=epoch)
+    again = make_plan(logbook.policy, options, rates=to_rates(forecast.assumed[owner]))
+    kept = None if plan is None or plan.epoch != epoch else plan.way_of(int(position[0]))
+    names = way_names(logbook)
     return {
         "id": sample,
         "key": dataset.index.key(int(position[0])),
         "epoch": epoch,
-        "chosen": names[chosen],
-        "reason": plan.reason,
+        "store": forecast.names[owner],
+        "chosen": names[int(again.choice[0]) if kept is None else kept],
+        "planned": kept is not None,
+        "reason": again.reason if kept is None or plan is None else _reason(plan, forecast.names[owner]),
         "ways": [
             {
                 "way": name,
@@ -117,6 +142,12 @@ def explain_sample(forecast: Forecast, sample: int, *, epoch: int) -> dict[str, 
             for way, name in enumerate(names)
         ],
     }
+
+
+def _reason(plan: EpochPlan, store: str) -> str:
+    """Of the run's last plan for that store."""
+    known = plan.sites.get(store) or next(iter(plan.sites.values()))
+    return known.reason
 
 
 def print_chapters(chapters: tuple[Chapter, ...]) -> None:
@@ -140,6 +171,9 @@ def _print_sample(found: dict[str, Any]) -> None:
     ]
     columns = ("way", "bytes", "store ms", "trainer ms", "saved per store second", "")
     print_table(columns, rows, title=f"{found['key']} (id {found['id']}), epoch {found['epoch']}")
+    print(
+        "as the run planned it:" if found["planned"] else "not planned in that epoch; planned now:", end=" "
+    )
     print(printable(found["reason"]))
 
 

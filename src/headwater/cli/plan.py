@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -13,9 +14,9 @@ from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.presets import PRESETS, find_preset
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, printable
 from headwater.cli.rehearsal import Prices, rehearse
-from headwater.cli.units import parse_rate
+from headwater.cli.units import parse_cores, parse_rate
 from headwater.errors import WrongUse
-from headwater.plan.offload import POLICIES
+from headwater.plan.offload import POLICIES, Rates
 from headwater.report.advice import format_link, format_trainer
 from headwater.report.balance import to_rates
 from headwater.store import Dataset, Link, open
@@ -24,9 +25,18 @@ _NAMES = [name for name in POLICIES if name != "fixed"]
 
 
 def plan(
-    where: Annotated[str, typer.Argument(metavar="URI|FILE", help="A dataset with a logbook, or a logbook.")],
-    link: Annotated[str | None, typer.Option(help="Such as 100Mbit or 12.5MB; else as measured.")] = None,
-    store_cores: Annotated[float | None, typer.Option(min=0, help="Else as measured.")] = None,
+    where: Annotated[
+        list[str], typer.Argument(metavar="URI...|FILE", help="A dataset with a logbook, or a logbook.")
+    ],
+    link: Annotated[
+        str | None, typer.Option(help="Such as 100Mbit, or 100Mbit,12.5MB for two stores; else as measured.")
+    ] = None,
+    store_cores: Annotated[
+        str | None, typer.Option(help="Such as 2, or 2,0.5 for two stores; else as measured.")
+    ] = None,
+    store_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Of store CPU a sample, on average at most; else no limit.")
+    ] = None,
     trainer_cores: Annotated[float | None, typer.Option(min=0.001, help="Else as measured.")] = None,
     trainer_rate: Annotated[
         float | None, typer.Option(min=0.001, help="Samples per second; else as measured.")
@@ -50,10 +60,11 @@ def plan(
     if policy not in _NAMES:
         raise WrongUse(f"there is no policy {policy!r} for all data; choose from {', '.join(_NAMES)}")
     given = {
-        "link": None if link is None else parse_rate(link),
-        "store_cores": store_cores,
-        "trainer_cores": trainer_cores,
-        "trainer": trainer_rate,
+        "link": _parse(link, parse_rate),
+        "store_cores": _parse(store_cores, parse_cores),
+        "store_seconds_per_visit": _parse(store_seconds),
+        "trainer_cores": _parse(trainer_cores),
+        "trainer": _parse(trainer_rate),
     }
     pipeline = None if transform is None else find_preset(transform)
 
@@ -61,14 +72,34 @@ def plan(
         return open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key))
 
     forecast = Forecast.find(where, open_, pipeline)
-    changes = {name: value for name, value in given.items() if value is not None}
-    rates = to_rates(msgspec.structs.replace(forecast.rates, **changes))
+    rates = _change(forecast, {name: values for name, values in given.items() if values})
     prices = Prices(price_per_gb, price_per_core_hour, watts_per_core, joules_per_gb)
     found = rehearse(forecast, rates, policy, epochs=epochs, prices=prices)
     if json:
         print_json(found)
     else:
         _print(found)
+
+
+def _parse(written: str | float | None, parse: Callable[[str], float] = float) -> list[float]:
+    """Values that commas divide; none where nothing was given."""
+    return [] if written is None else [parse(part) for part in str(written).split(",")]
+
+
+def _change(forecast: Forecast, given: dict[str, list[float]]) -> list[Rates]:
+    """Rates of each store as measured, with what was given instead: one for all, or one for each."""
+    names = forecast.names
+    for name, values in given.items():
+        if len(values) not in (1, len(names)):
+            raise WrongUse(
+                f"--{name.replace('_', '-')} has {len(values)} values, there are {len(names)} stores; "
+                f"give one for all, or one for each in this order: {'; '.join(names)}"
+            )
+    found = []
+    for number, its in enumerate(forecast.rates):
+        changes = {name: values[number % len(values)] for name, values in given.items()}
+        found.append(to_rates(msgspec.structs.replace(its, **changes)))
+    return found
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -81,7 +112,9 @@ def _print(found: dict[str, Any]) -> None:
     rows.append(("slowest", before["bottleneck"], after["bottleneck"], ""))
     count = "an epoch" if epochs == 1 else f"{epochs:,} epochs"
     columns = (count, "without offloading", f"policy {found['policy']}", "before / after")
-    print_table(columns, rows, title=f"{found['uri']}: {found['pipeline']}")
+    print_table(columns, rows, title=f"{found['uri'].replace(chr(10), ', ')}: {found['pipeline']}")
+    if len(found["stores"]) > 1:
+        _print_stores(found["stores"])
     print_table(
         ("way", "samples", "as files", "as they cross", "store CPU"),
         [
@@ -98,10 +131,27 @@ def _print(found: dict[str, Any]) -> None:
     print_table(
         ("what if", "time"), [(wish, _seconds(seconds)) for wish, seconds in found["what_if"].items()]
     )
-    print(printable(found["reason"]))
-    print(_rates_text(found["rates"]))
+    for store in found["stores"]:
+        name = f"{store['store']}: " if len(found["stores"]) > 1 else ""
+        print(printable(f"{name}{store['reason']}"))
+        print(printable(f"{name}{_rates_text(store['rates'])}"))
     if found["planned"] < found["samples"]:
         print(f"planned with {found['planned']:,} of {found['samples']:,} samples, spread evenly, and scaled")
+
+
+def _print_stores(stores: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (
+            store["store"],
+            f"{store['samples']:,.0f}",
+            *(format_bytes(store[side]["bytes"]) for side in ("before", "after")),
+            *(_seconds(store[side]["seconds"]) for side in ("before", "after")),
+            f"{store['before']['bottleneck']} > {store['after']['bottleneck']}",
+        )
+        for store in stores
+    ]
+    columns = ("store", "samples", "as files", "as they cross", "time before", "time after", "slowest")
+    print_table(columns, rows)
 
 
 def _rates_text(rates: dict[str, float]) -> str:
@@ -110,8 +160,10 @@ def _rates_text(rates: dict[str, float]) -> str:
         for name in ("store_cores", "trainer_cores")
         if math.isfinite(rates[name])
     )
+    cap = rates["store_seconds_per_visit"]
+    most = f", at most {1e3 * cap:.3g} ms of store CPU a sample" if math.isfinite(cap) else ""
     trainer = format_trainer(rates["trainer"])
-    return f"for a link of {format_link(rates['link'])}, {cores}; trainer: {trainer}"
+    return f"for a link of {format_link(rates['link'])}, {cores}{most}; trainer: {trainer}"
 
 
 def _seconds(value: float) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.explain import describe, print_chapters
+from headwater.cli.forecast import address_of
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.presets import PRESETS, find_preset
 from headwater.cli.printing import JsonFlag, print_json, say
@@ -24,7 +25,11 @@ from headwater.store import Dataset, Link, open
 
 def profile(
     uri: Annotated[
-        str, typer.Argument(help="Address of a dataset behind a store, grpc+tls://HOST:PORT/NAME.")
+        list[str],
+        typer.Argument(
+            metavar="URI...",
+            help="Address of a dataset behind a store, grpc+tls://HOST:PORT/NAME, or several.",
+        ),
     ],
     transform: Annotated[str, typer.Option(help=f"One of {', '.join(PRESETS)}.")] = "imagenet",
     samples: Annotated[int, typer.Option(min=1, help="How many samples to measure with.")] = 1024,
@@ -47,7 +52,7 @@ def profile(
 ) -> None:
     """Measure trainer, link, disk, both CPUs and every way to send a sample; name the bottleneck."""
     pipeline, train = find_preset(transform), choose_step(step, trainer_rate)
-    dataset = open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key))
+    dataset = open(address_of(uri), token=token_file, link=Link(ca=ca, cert=cert, key=key))
     try:
         verdict, logbook = measure(dataset, pipeline, samples=samples, batch_size=batch_size, step=train)
     finally:
@@ -90,7 +95,7 @@ def measure(
     except ImportError as error:
         raise MissingExtra(f"the loader needs torch ({error}); pip install 'headwater[torch]'") from error
     some = spread(dataset, samples)
-    say(f"{samples:,} samples of {dataset.uri}: {pipeline}")
+    say(f"{samples:,} samples of {dataset.uri.replace(chr(10), ', ')}: {pipeline}")
     loader = DataLoader(
         some, pipeline, batch_size=batch_size, shuffle=True, offload=Auto(fresh=True), progress=False
     )

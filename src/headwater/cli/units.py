@@ -1,7 +1,8 @@
-"""Rates as people write them."""
+"""Rates and cores as people write them."""
 
 from __future__ import annotations
 
+import math
 import re
 
 from headwater.errors import WrongUse
@@ -21,3 +22,14 @@ def parse_rate(written: str) -> float:
     if not rate > 0:
         raise WrongUse(f"{written!r} is no link at all; a rate is above 0")
     return rate
+
+
+def parse_cores(written: str) -> float:
+    """A number of cores, which may be a fraction; raises `WrongUse` for what is none."""
+    try:
+        cores = float(written)
+    except ValueError:
+        cores = -1.0
+    if not 0 <= cores < math.inf:
+        raise WrongUse(f"{written!r} is no number of cores; write such as 2 or 0.5")
+    return cores

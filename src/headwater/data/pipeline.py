@@ -128,10 +128,10 @@ def describe(step: Step) -> str:
     return f"{step.name}({', '.join(changed)})" if changed else step.name
 
 
-def library_versions() -> dict[str, str]:
-    """Installed versions of the libraries that make pixels; absent ones are left out."""
+def library_versions(names: Sequence[str] = PIXEL_LIBRARIES) -> dict[str, str]:
+    """Installed versions of libraries, of those that make pixels if not told; absent ones are left out."""
     found = {}
-    for name in PIXEL_LIBRARIES:
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 from headwater.measure.stats import Stats
 
@@ -41,8 +42,9 @@ class Meter:
 
     def stats(self) -> Stats:
         with self._lock:
+            counts: dict[str, Any] = dict(self._counts)
             return Stats(
-                **self._counts,
+                **counts,
                 errors=dict(self._errors),
                 wait_seconds=dict(self._waits),
                 work_seconds=dict(self._work),

@@ -15,6 +15,7 @@ ENOUGH = 8
 """Samples of a way that tell what it costs."""
 _ASKED = 12  # some come late, or are pushed back
 _TRIES = 4 * _ASKED  # a store that has no cores to spare pushes samples back: it is not asked for ever
+_FIRST = 4  # call that tries ways: whoever is slower than the link has batches in stock by then
 _EVERY = 2  # of the samples of a call, one of so many tries a way; fewer at a store with little CPU
 
 Counts = NDArray[np.int64]
@@ -47,11 +48,12 @@ class Explorer:
     def take(self, owners: NDArray[np.intp], known: Counts) -> NDArray[np.uint8]:
         """A way to try for each sample, or 0; `owners` says which store has it.
 
-        Every second call, and the first, is for files alone, which tell what the link can do.
+        The first calls, and every second one, are for files alone, which tell what the link can do.
         """
         ways = np.zeros(len(owners), np.uint8)
         self._calls += 1
-        for site in range(0 if self._calls % 2 else len(self._possible)):
+        trying = self._calls >= _FIRST and self._calls % 2 == 0
+        for site in range(len(self._possible) if trying else 0):
             (rows,) = np.nonzero(owners == site)
             for row in rows[:: self._every[site]].tolist():
                 ways[row] = way = self._pick(site, known)

@@ -19,8 +19,12 @@ _LEAST_SECONDS = 0.02
 _LEAST_BYTES = 1 << 20
 _RECOVERY = 1.5
 _RETREAT = 0.5
+_LONGEST_PATIENCE = 64
 _LEAST_CORES = 0.01
 _PUSHED_BACK = 0.05  # of what was asked for, above which a store is taken to have no more cores
+_OWN_CORES = 0.02  # that a store needs to do anything at all, and CPU seconds for each byte that it sends
+_SENDING_SECONDS = 3e-9
+_MOST_OWN = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Gauge:
     trainer: float = math.inf
     store_speed: float = 1.0
     _usable: float = field(init=False)
+    _calm: int = 0  # stretches in time since its cores were last changed
+    _patience: int = 1  # such stretches before it is believed to have more
     _flow: _Flow = field(default_factory=_Flow)
 
     def __post_init__(self) -> None:
@@ -85,28 +91,51 @@ class Gauge:
 
     @property
     def store_cores(self) -> float:
-        """What the store is believed to have for this run."""
-        return self._usable
+        """What the store is believed to have for this run's steps.
+
+        Its cores are also for sending: a small store whose steps take all of them sends nothing meanwhile.
+        """
+        own = min(_OWN_CORES + _SENDING_SECONDS * self.link, _MOST_OWN * self.cores)
+        return min(self._usable, self.cores - own) if self.cores else self._usable
 
     def rates(self, share: float = 1.0) -> Rates:
         """For the samples of one store, which get that share of the trainer."""
-        return Rates(
-            link=self.link,
-            store_cores=self._usable,
-            trainer_cores=self.trainer_cores * share,
-            trainer=self.trainer * share,
-            store_speed=self.store_speed,
-        )
+        rates = Rates(self.link, self.store_cores, self.trainer_cores, self.trainer, self.store_speed)
+        return rates.share(share)
+
+    @property
+    def found(self) -> SiteRates:
+        """As they are written into a logbook."""
+        return SiteRates(self.link, self.store_cores, self.trainer_cores, self.trainer, self.store_speed)
 
     def remember(self, rates: SiteRates) -> None:
         """Begin with what an earlier run found."""
         self.link, self.trainer, self.store_speed = rates.link, rates.trainer, rates.store_speed
 
-    def learn(self, spell: Spell, *, late: bool = False) -> None:
-        """Take in a stretch; `late` says that the store's CPU took longer than its plan said."""
+    def learn(self, spell: Spell, *, late: bool = False, slow: bool = False) -> None:
+        """Take in a stretch; `late` says that it took longer than believed, `slow` that the store did."""
         self._learn_link(spell)
         self._learn_trainer(spell)
-        self._learn_store(spell, late=late)
+        if spell.asked:
+            self._learn_store(spell, late=late, slow=slow)
+
+    def retreat(self, used: float) -> None:
+        """The store has the cores that it used, or half of what was believed.
+
+        By half at most: a store that has just begun to load its libraries does nothing for a while. It is
+        believed to have more again later and later: trying that costs a stretch that is late.
+        """
+        self._usable = max(_LEAST_CORES, min(self._usable, max(used, self._usable * _RETREAT)))
+        self._calm, self._patience = 0, min(4 * self._patience, _LONGEST_PATIENCE)
+
+    @property
+    def believed(self) -> float:
+        """The cores that the store has for all that it does."""
+        return self._usable
+
+    def believe(self, cores: float) -> None:
+        """Take back a retreat."""
+        self._usable = cores
 
     def learn_speed(self, predicted: float, measured: float) -> None:
         """Store seconds that the profile of all stores predicted for some samples, and what they came to."""
@@ -125,12 +154,15 @@ class Gauge:
         old = self.trainer if math.isfinite(self.trainer) else found
         self.trainer = old + _FOLLOW * (found - old)
 
-    def _learn_store(self, spell: Spell, *, late: bool) -> None:
-        if not spell.asked:
-            return
-        used = spell.store_seconds / max(spell.seconds, _LEAST_SECONDS)
-        if spell.pushed_back > _PUSHED_BACK * spell.asked or (late and spell.starved):
-            # by half at most: a store that has just begun to load its libraries does nothing for a while
-            self._usable = max(_LEAST_CORES, min(self._usable, max(used, self._usable * _RETREAT)))
-        else:
-            self._usable = min(self.cores or math.inf, self._usable * _RECOVERY)
+    def _learn_store(self, spell: Spell, *, late: bool, slow: bool) -> None:
+        if spell.pushed_back > _PUSHED_BACK * spell.asked or (slow and spell.starved):
+            self.retreat(spell.store_seconds / max(spell.seconds, _LEAST_SECONDS))
+        elif not late:
+            self._calm += 1
+            self._recover()
+
+    def _recover(self) -> None:
+        if self.cores and self._usable >= self.cores:
+            self._patience = 1
+        elif self._calm >= self._patience:
+            self._usable, self._calm = min(self.cores or math.inf, self._usable * _RECOVERY), 0

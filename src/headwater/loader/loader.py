@@ -7,6 +7,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -105,6 +106,7 @@ class DataLoader:
         self._transfer = Transfer(device, pin_memory)
         self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
         self._offload = resolve(offload, self._chain.pipeline)
+        dataset.store.compare_steps()
         self._planner: Planner | None = None
         self._crew = Crew(
             self.num_workers, dataset.store.readers, prepare=use_one_core, patient=dataset.store.remote
@@ -241,7 +243,8 @@ class DataLoader:
 
     def stats(self) -> Stats:
         """Totals since this loader was made."""
-        return self._meter.stats()
+        failure = "" if self._planner is None else self._planner.failure
+        return replace(self._meter.stats(), planning_failed=failure)
 
     def close(self) -> None:
         """Let the threads go. They also go when the loader is no longer used."""

@@ -7,11 +7,12 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from headwater.data.codecs.excerpts import known_codecs
 from headwater.data.pipeline import Pipeline
 from headwater.errors import WrongUse
 from headwater.measure.logbook import Logbook
 from headwater.plan.offload import POLICIES, Offload
-from headwater.plan.offload.ways import smallest_cut
+from headwater.plan.offload.ways import list_ways, smallest_cut
 
 PLANNED = ("throughput", "efficiency", "hull")
 """Policies that need measurements; the others are one way for all samples."""
@@ -61,3 +62,15 @@ def resolve(offload: Given, pipeline: Pipeline) -> Offload | Auto:
         return Auto(logbook.policy, logbook=logbook)
     known = ", ".join(map(repr, ["auto", *POLICIES]))
     raise WrongUse(f"offload is {offload!r}; give {known}, an hw.Offload, an hw.Auto, or a logbook's path")
+
+
+def ways_of(pipeline: Pipeline, auto: Auto) -> tuple[Offload, ...]:
+    """What a policy chooses from: published ones know no codecs; for ours, decoder and crop are one step."""
+    wished = (
+        known_codecs() if auto.codecs is None else [name for name in known_codecs() if name in auto.codecs]
+    )
+    ways = list_ways(pipeline, wished)
+    if auto.policy != "hull":
+        return tuple(way for way in ways if way.codec == "none")
+    fused = len(pipeline) > 1 and pipeline.steps[1].crops and Offload(2) in ways
+    return tuple(way for way in ways if not (fused and way.cut == 1))

@@ -1,10 +1,8 @@
 """Who decides, while a run goes on, how far each sample goes at its store.
 
 A run begins with samples that come as files, and between them some in every other way. They are samples of
-the run like all others; what they take is the profile. Then stretches of the coming batches are planned,
-short ones first, each with the crops of its epoch and the rates as they were seen last. A stretch that took
-longer than its plan said, and perhaps than files, is followed by a short one of files, which measures the
-link anew and tells whether files are quicker: then files are sent for a while.
+the run like all others; what they take is the profile. Then stretches of the coming batches are planned, each
+with the crops of its epoch and the rates as they were seen last; see `headwater.loader.phases`.
 """
 
 from __future__ import annotations
@@ -14,46 +12,38 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.data.codecs.excerpts import EXCERPTS, known_codecs
-from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.meter import Meter
 from headwater.engine.run import Task
 from headwater.errors import HeadwaterError
 from headwater.loader.explorer import ENOUGH, Explorer
 from headwater.loader.gauge import Gauge, Spell
-from headwater.loader.offloading import Auto
-from headwater.loader.stretch import Found, Stretch, join
-from headwater.measure.logbook import Amounts, Logbook, SiteRates, logbook_path
-from headwater.measure.logbook import Stretch as Entry
-from headwater.measure.profile import Predicted, Profile, Seen
-from headwater.plan.offload import Load, Offload, OffloadPlan, Options, Rates, make_plan
-from headwater.plan.offload.ways import list_ways
-from headwater.store.base import Site
+from headwater.loader.learner import Fleet, Learner
+from headwater.loader.offloading import Auto, ways_of
+from headwater.loader.phases import CHECK, Phases
+from headwater.loader.stretch import Found, Stretch
+from headwater.measure.epochplan import EpochPlan
+from headwater.measure.logbook import Logbook, logbook_path
+from headwater.measure.profile import Seen
+from headwater.plan.offload import Options, plan_each
 from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
 
-_FIRST_STRETCH, _LONGEST_STRETCH = 512, 16_384
-_CHECK = 256  # samples after which it is judged who is waited for
-_GUARD = 128  # samples that come as files to see whether that is quicker
+T = TypeVar("T")
+
 _LATE = 1.3  # times what the rates say that it should have taken
 _DOUBTFUL = 0.8  # of what files would have taken
-_SLOWER = 1.05
-_LONGEST_REST = 64
-_REFRESH = 8  # plans after which some files are sent, to see whether the link is what it was
-_IDLE = 0.03  # share of time waiting below which nothing but the trainer itself is waited for
-_REASONS = {
-    "link": "the trainer itself is the slowest, so no way is worth a try",
-    "explore": "ways are tried",
-    "guard": "files are sent for a while, to measure the link or because a plan took longer than it said",
-}
-_EXPLORED = 64  # samples of a stretch in which ways are tried
+_QUICKER = 0.97
+_LONGEST_CALM = 64
+_OWN = 0.25  # share of the time waited for the trainer's own steps, above which it may be late by itself
 
 
 @dataclass(frozen=True)
@@ -65,8 +55,33 @@ class _Clock:
     traffic: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True)
+class _Doubted:
+    """What came in a time that was longer than it should have been."""
+
+    found: Sequence[Found]
+    seconds: float
+    waited_for_steps: float
+
+
+@dataclass
+class _Trial:
+    """Stores are taken to have fewer cores than `before`, to see whether a plan for those is quicker.
+
+    `pace` is what it has to beat, in seconds a sample; `stretch` the first that was planned so.
+    """
+
+    before: list[float]
+    pace: float
+    stretch: Stretch | None = None
+
+
 class Planner:
-    """Gives every task its ways, and learns from what is seen. One thread asks; several report."""
+    """Gives every task its ways, and learns from what is seen. One thread asks; several report.
+
+    It never ends a run: what goes wrong in planning is logged once, with its traceback, and files are sent
+    from then on. `failure` says in a line what it was, and is empty until then.
+    """
 
     def __init__(
         self,
@@ -79,79 +94,79 @@ class Planner:
         world_size: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._auto = auto
-        self._dataset, self._chain, self._meter, self._clock = dataset, chain, meter, clock
         self.ways = ways_of(chain.pipeline, auto)
-        self.sites: tuple[Site, ...] = dataset.store.sites(chain, self.ways)
-        self._gauges = [Gauge(site.cores / world_size, cores) for site in self.sites]
-        pairs = [(way.cut, way.codec) for way in self.ways]
+        self.failure = ""
+        self._auto, self._dataset, self._meter, self._clock = auto, dataset, meter, clock
+        sites = dataset.store.sites(chain, self.ways)
+        self._fleet = Fleet(sites, tuple(Gauge(site.cores / world_size, cores) for site in sites))
         self.logbook = Logbook.begin(
             chain.pipeline,
-            pairs,
+            [(way.cut, way.codec) for way in self.ways],
             dataset=dataset.index.version,
             uri=dataset.uri,
             policy=auto.policy,
             seed=chain.seed,
         )
-        self.profile = Profile(chain.pipeline, pairs, samples=len(dataset.index), seed=chain.seed)
-        self._since = 0  # plans since files were last sent on purpose
+        self._learner = Learner(dataset, chain, fleet=self._fleet, logbook=self.logbook)
+        self._phases = Phases()
         if auto.logbook is not None:
             self._remember(auto.logbook)
         elif not auto.fresh:
-            self._recall()
+            self._survive(self._recall, None)
         self._explorer = Explorer(
-            self.ways, [site.possible for site in self.sites], [gauge.store_cores for gauge in self._gauges]
+            self.ways, [site.possible for site in sites], [gauge.store_cores for gauge in self._fleet.gauges]
         )
-        self._reports: deque[tuple[Stretch, Seen]] = deque()
-        self._new: dict[int, list[Seen]] = {}  # by epoch
-        self._excerpts = np.array([way.codec in EXCERPTS for way in self.ways])
-        self._whole = np.zeros(len(dataset.index), np.bool_)  # of which no excerpt can be made
-        self._found = self._nothing()
+        self._tried = 0  # samples among which ways were tried
+        self._plan: EpochPlan | None = None
         self._stretches: deque[Stretch] = deque()
         self._held: list[float] = []  # by batch, since the last stretch ended
         self._read = self._look()
-        self._length = _FIRST_STRETCH
-        self._tried = 0  # samples among which ways were tried
-        self._rest = self._rests = 0
-        self._check = ""  # "due", "under way", or nothing
-        self._doubted: tuple[Sequence[Found], float] = ((), 0.0)  # what came in which time
-        self._idle = False
-        self._span = np.zeros(3)  # samples, seconds and waiting since it was last judged who is waited for
+        self._doubted = _Doubted((), 0.0, 0.0)
+        self._trial: _Trial | None = None
+        self._calm = self._calms = 0  # late stretches that are put down to nobody
 
     def assign(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """The tasks of one epoch, each with its ways. Planned when asked for, so as late as can be.
-
-        What was under way in a loop that was left early will not come any more.
-        """
-        self._stretches.clear()
-        self._explorer.forget_unanswered()
-        self._check = "due" if self._check else ""
-        self._found, self._held, self._read = self._nothing(), [], self._look()
+        """The tasks of one epoch, each with its ways. Planned when asked for, so as late as can be."""
+        self._attempt(self._begin, None)
         source = iter(tasks)
         while first := next(source, None):
-            phase, samples = self._next_phase()
+            phase, samples = self._attempt(self._next_phase, ("", 1))
             more = islice(source, max(0, -(-samples // max(len(first.ids), 1)) - 1))
-            yield from self._plan_stretch([first, *more], phase)
+            together = [first, *more]
+            yield from self._attempt(partial(self._plan_stretch, together, phase), together)
 
     def see(self, task: Task, seen: Seen) -> None:
         """What some samples took. Called from the threads that made them."""
-        self._reports.append((task.plan, seen))
+        if not self.failure:
+            self._learner.report(task.plan, seen)
 
     def delivered(self, held: float) -> None:
         """The next task's batch was taken, and kept for `held` seconds."""
-        self._held.append(held)
-        self._take_reports()
-        if not self._stretches:  # of another loop over the same loader
-            return
-        stretch = self._stretches[0]
-        stretch.left -= 1
-        if not stretch.left:
-            self._close(self._stretches.popleft())
+        self._attempt(partial(self._deliver, held), None)
 
     def keep(self) -> None:
-        """Write the logbook into the cache, for the next run and for `headwater explain`."""
-        self.logbook.profile = self.profile.to_dict()
+        """Write logbook and plan into the cache, for the next run and for `headwater explain`."""
+        self._survive(self._keep, None)
+
+    def _attempt(self, work: Callable[[], T], otherwise: T) -> T:
+        """The same unless planning has failed already."""
+        return otherwise if self.failure else self._survive(work, otherwise)
+
+    def _survive(self, work: Callable[[], T], otherwise: T) -> T:
+        """What the work gives, or this if it fails: training is worth more than a plan."""
+        try:
+            return work()
+        except Exception as error:
+            if not self.failure:
+                self.failure = self.logbook.failure = f"{type(error).__name__}: {error}"
+                log.error("planning failed, files are sent from now on: %s", self.failure, exc_info=True)
+            return otherwise
+
+    def _keep(self) -> None:
+        self.logbook.profile = self._learner.profile.to_dict()
         self.logbook.keep()
+        if self._plan is not None:
+            self._plan.keep()
 
     def _recall(self) -> None:
         """Begin with what an earlier run has left in the cache, if that can be used."""
@@ -163,114 +178,86 @@ class Planner:
             log.warning("%s: %s", path, error)
 
     def _remember(self, logbook: Logbook) -> None:
-        logbook.check(self.logbook.key)
-        self._since = _REFRESH  # the link may be another one by now
-        self.profile = Profile.from_dict(
-            logbook.profile, self._chain.pipeline, samples=len(self._dataset.index), seed=self._chain.seed
-        )
-        last = {entry.site: entry.rates for entry in logbook.stretches}
-        for site, gauge in zip(self.sites, self._gauges, strict=True):
-            if site.name in last:
-                gauge.remember(last[site.name])
+        self._learner.remember(logbook)
+        self._phases.measure_first()
+
+    def _begin(self) -> None:
+        """What was under way in a loop that was left early will not come any more."""
+        self._stretches.clear()
+        if self._trial is not None:
+            self._trial.stretch = None
+        self._explorer.forget_unanswered()
+        self._phases.begin()
+        self._learner.forget_recent()
+        self._held, self._read, self._plan = [], self._look(), None
 
     def _next_phase(self) -> tuple[str, int]:
-        """What the coming stretch is for, and how many samples it should have."""
-        if self._idle or not self.sites:
-            return "link", _CHECK
-        if self._rest:
-            self._rest -= 1
-            return "guard", _GUARD
-        if self._check == "due":
-            self._check = "under way"
-            return "guard", _GUARD
-        if not self._is_ready():
-            return "explore", _EXPLORED
-        if self._since >= _REFRESH:
-            self._since = 0
-            return "guard", _GUARD
-        self._since += 1
-        length, self._length = self._length, min(2 * self._length, _LONGEST_STRETCH)
-        return "plan", length
+        return self._phases.next(self._is_ready) if self._fleet.sites else ("link", CHECK)
 
     def _is_ready(self) -> bool:
         """Whether there is something to plan with: all ways, or after a while some; and a link's rate."""
-        known = self.profile.counts()
-        some = self._tried >= _CHECK and bool((known[1:] >= ENOUGH).any())
-        return (some or self._explorer.done(known)) and any(gauge.known for gauge in self._gauges)
+        known = self._learner.profile.counts()
+        some = self._tried >= CHECK and bool((known[1:] >= ENOUGH).any())
+        return (some or self._explorer.done(known)) and bool(self._fleet.known)
 
-    def _plan_stretch(self, tasks: Sequence[Task], phase: str) -> Iterator[Task]:
+    def _plan_stretch(self, tasks: Sequence[Task], phase: str) -> list[Task]:
         positions = np.concatenate([task.positions for task in tasks])
         ids = np.concatenate([task.ids for task in tasks])
         owners = self._dataset.store.site_of(positions)
-        ways = np.zeros(len(ids), np.uint8)
-        stretch = Stretch(tasks[0].epoch, phase, owners, ways, len(tasks), self._nothing())
+        ways, nothing = np.zeros(len(ids), np.uint8), self._fleet.nothing()
+        stretch = Stretch(tasks[0].epoch, phase, owners, ways, len(tasks), nothing, len(self.ways))
         if phase == "plan":
             self._make_plans(stretch, positions, ids)
+            if self._trial is not None and self._trial.stretch is None:
+                self._trial.stretch = stretch
+        tried = np.zeros_like(ways)
         if phase == "explore" or stretch.is_relievable:
-            tried = self._explorer.take(owners, self.profile.counts())
-            stretch.ways[:] = np.where(tried, tried, stretch.ways)
+            tried = self._explorer.take(owners, self._learner.profile.counts())
+            ways[:] = np.where(tried, tried, ways)
             self._tried += len(ids)
+        self._note_plans(stretch, positions, tried == 0)
         self._stretches.append(stretch)
-        begin = 0
-        for task in tasks:
-            end = begin + len(task.ids)
-            yield replace(task, ways=stretch.ways[begin:end], plan=stretch)
-            begin = end
+        ends = np.cumsum([len(task.ids) for task in tasks])[:-1]
+        parts = zip(tasks, np.split(ways, ends), strict=True)
+        return [replace(task, ways=part, plan=stretch) for task, part in parts]
 
     def _make_plans(self, stretch: Stretch, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """One plan for each store; files from one whose link is not known yet."""
-        sizes = self._dataset.store.sizes(positions)
-        found = self.profile.predict(positions, ids, sizes, epoch=stretch.epoch)
-        found.bytes[np.ix_(self._whole[positions], self._excerpts)] = np.inf
-        for number, (site, gauge) in enumerate(zip(self.sites, self._gauges, strict=True)):
-            (rows,) = np.nonzero(stretch.owners == number)
-            if not len(rows) or not gauge.known:
-                continue
-            options = Options(
-                self.ways,
-                np.where(site.possible, found.bytes[rows], np.float32(np.inf)),
-                found.store_seconds[rows],
-                found.trainer_seconds[rows],
-            )
-            rates = replace(
-                gauge.rates(len(rows) / len(ids)), store_seconds_per_visit=self._auto.store_seconds
-            )
-            plan = make_plan(self._auto.policy, options, rates=rates)
-            stretch.ways[rows] = plan.choice
-            stretch.plans[number] = plan
+        found = self._learner.predict(positions, ids, owners=stretch.owners, epoch=stretch.epoch)
+        options = Options(self.ways, found.bytes, found.store_seconds, found.trainer_seconds)
+        rates = {
+            number: replace(gauge.rates(), store_seconds_per_visit=self._auto.store_seconds)
+            for number, gauge in self._fleet.known.items()
+        }
+        stretch.plans = plan_each(self._auto.policy, options, owners=stretch.owners, rates=rates)
+        for number, plan in stretch.plans.items():
+            stretch.ways[stretch.owners == number] = plan.choice
 
-    def _take_reports(self) -> None:
-        while self._reports:
-            stretch, seen = self._reports.popleft()
-            owners = self._dataset.store.site_of(seen.positions)
-            for number, founds in enumerate(zip(self._found, stretch.found, strict=True)):
-                for found in founds:
-                    found.add(seen, owners == number)
-            self._explorer.came(seen)
-            self._new.setdefault(seen.epoch, []).append(seen)
-
-    def _learn(self) -> None:
-        """Take what came into profile and logbook: many samples at once, which costs much less."""
-        for parts in self._new.values():
-            seen = join(parts)
-            found = self.profile.predict(seen.positions, seen.ids, seen.file_bytes, epoch=seen.epoch)
-            self.logbook.count(seen, found.bytes[np.arange(len(seen.ids)), seen.ways])
-            self._learn_speeds(seen, found)
-            self.profile.add(seen)
-            self._whole[seen.positions[~seen.able]] = True
-        self._new.clear()
-
-    def _learn_speeds(self, seen: Seen, found: Predicted) -> None:
-        """A store whose CPU takes longer or shorter than that of the others."""
-        owners, done = self._dataset.store.site_of(seen.positions), seen.done & (seen.ways > 0)
-        for number, gauge in enumerate(self._gauges):
-            (rows,) = np.nonzero(done & (owners == number))
-            expected = float(found.store_seconds[rows, seen.ways[rows]].sum())
-            gauge.learn_speed(expected, float(seen.store_seconds[rows].sum()))
+    def _note_plans(
+        self, stretch: Stretch, positions: NDArray[np.int64], followed: NDArray[np.bool_]
+    ) -> None:
+        if self._plan is None:
+            key, seed, samples = self.logbook.key, self.logbook.seed, len(self._dataset.index)
+            self._plan = EpochPlan(key, seed=seed, epoch=stretch.epoch, samples=samples)
+        for number in stretch.plans:
+            rows = followed & (stretch.owners == number)
+            part = stretch.planned(number, self._fleet.sites[number].name)
+            self._plan.add(part, positions[rows], stretch.ways[rows])
 
     def _look(self) -> _Clock:
         waited = dict(self._meter.stats().wait_seconds)
-        return _Clock(self._clock(), waited, tuple(site.traffic() for site in self.sites))
+        return _Clock(self._clock(), waited, tuple(site.traffic() for site in self._fleet.sites))
+
+    def _deliver(self, held: float) -> None:
+        self._held.append(held)
+        for seen in self._learner.take():
+            self._explorer.came(seen)
+        if not self._stretches:  # of another loop over the same loader
+            return
+        stretch = self._stretches[0]
+        stretch.left -= 1
+        if not stretch.left:
+            self._close(self._stretches.popleft())
 
     def _close(self, stretch: Stretch) -> None:
         """A stretch was handed over whole: learn from the time since the last one.
@@ -278,115 +265,90 @@ class Planner:
         Its own samples may have come long before: what is judged is all that came in that time.
         """
         last, self._read = self._read, self._look()
-        recent, self._found = self._found, self._nothing()
-        self._learn()
+        recent = self._learner.forget_recent()
+        self._learner.learn()
         # a pause of the training loop, such as a validation, is not its usual pace
         held, self._held = self._held, []
         usual = float(np.median(held)) * len(held)
         seconds = self._read.now - last.now - max(0.0, sum(held) - usual)
-        waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
-        loads = self._loads(recent)
+        loads = self._learner.loads(recent)
         late = bool(loads) and seconds > _LATE * max(load.seconds for load in loads.values())
-        for number, (gauge, found) in enumerate(zip(self._gauges, recent, strict=True)):
-            (before, busy_before), (after, busy_after) = last.traffic[number], self._read.traffic[number]
-            spell = Spell(
-                samples=len(stretch.ways),
-                seconds=seconds,
-                waited=max(0.0, seconds - usual),
-                held=usual,
-                bytes=after - before,
-                busy=busy_after - busy_before,
-                store_seconds=found.store_seconds,
-                asked=found.asked,
-                pushed_back=found.pushed_back,
-            )
+        for number, found in enumerate(recent):
+            spell = self._spell(number, last, found, samples=len(stretch.ways), seconds=seconds, held=usual)
             slow = late and number in loads and loads[number].bottleneck == "store CPU"
-            gauge.learn(spell, late=slow)
-            self._note(stretch, number, spell, waited)
+            self._fleet.gauges[number].learn(spell, late=late, slow=slow)
+            self._note(stretch, number, spell, last)
+        if self._trial is not None and self._trial.stretch is stretch:
+            self._end_trial(self._trial, seconds / len(stretch.ways))
         if stretch.phase in ("link", "explore"):
-            self._judge_trainer(len(stretch.ways), seconds, max(0.0, seconds - usual))
-        elif stretch.phase == "guard" and self._check:
-            self._judge_plans()
-        elif late and not self._check and any(found.asked for found in recent):
-            self._doubt(recent, seconds)
+            self._phases.judge_trainer(len(stretch.ways), seconds, max(0.0, seconds - usual))
+        elif stretch.phase == "guard" and self._phases.in_doubt:
+            self._settle(self._doubted)
+        elif late and not self._phases.in_doubt and any(found.asked for found in recent):
+            self._doubt(_Doubted(recent, seconds, self._waited_for_steps(last)))
 
-    def _loads(self, found: Sequence[Found], *, files: bool = False) -> dict[int, Load]:
-        """What came from each store, or would have come as files, at the rates that are believed now."""
-        total, loads = sum(some.samples for some in found), {}
-        for number, (some, gauge) in enumerate(zip(found, self._gauges, strict=True)):
-            if some.samples and gauge.known:
-                rates = gauge.rates(some.samples / total)
-                loads[number] = (
-                    some.load_of_files(rates, self.logbook.totals[0]) if files else some.load(rates)
-                )
-        return loads
+    def _doubt(self, doubted: _Doubted) -> None:
+        """Look at the link, unless that has taught nothing lately and files would have taken much longer."""
+        if self._calm and doubted.seconds <= _DOUBTFUL * self._as_files(doubted.found):
+            self._calm -= 1
+            return
+        self._doubted = doubted
+        self._phases.doubt()
 
-    def _doubt(self, found: Sequence[Found], seconds: float) -> None:
-        """Plans took longer than they should: unless files would have taken much longer, look at the link."""
-        files = max(load.seconds for load in self._loads(found, files=True).values())
-        if seconds > _DOUBTFUL * files:
-            self._doubted, self._check, self._length = (found, seconds), "due", _FIRST_STRETCH
+    def _settle(self, doubted: _Doubted) -> None:
+        """The link was measured anew: whose fault it was, and whether files would have been quicker.
 
-    def _judge_plans(self) -> None:
-        """The link was measured anew: whether files would have been quicker than the plans that were late."""
-        self._check = ""
-        found, seconds = self._doubted
-        files = max(load.seconds for load in self._loads(found, files=True).values())
-        self._rests = min(max(1, 2 * self._rests), _LONGEST_REST) if files * _SLOWER < seconds else 0
-        self._rest = self._rests
+        What neither the link nor the trainer's own CPU explains may be that stores have fewer cores than they
+        say, as where both ends share a machine.
+        """
+        loads, seconds = self._learner.loads(doubted.found), doubted.seconds
+        late = bool(loads) and seconds > _LATE * max(load.seconds for load in loads.values())
+        if late and not self._calm and doubted.waited_for_steps < _OWN * seconds:
+            gauges = self._fleet.gauges
+            samples = sum(found.samples for found in doubted.found)
+            self._trial = _Trial([gauge.believed for gauge in gauges], seconds / samples)
+            for gauge, found in zip(gauges, doubted.found, strict=True):
+                if found.asked:
+                    gauge.retreat(found.store_seconds / seconds)
+        self._phases.judge_plans(seconds, files=self._as_files(doubted.found))
 
-    def _judge_trainer(self, samples: int, seconds: float, waited: float) -> None:
-        """Whether the trainer is what the run waits for, so that no way is worth a try."""
-        self._span += (samples, seconds, waited)
-        if self._span[0] >= _CHECK:
-            self._idle = bool(self._span[2] < _IDLE * self._span[1])
-            self._span[:] = 0
+    def _end_trial(self, trial: _Trial, pace: float) -> None:
+        """Fewer cores stay believed only if that was quicker."""
+        self._trial = None
+        if pace < _QUICKER * trial.pace:
+            self._calms = 0
+            return
+        self._calm = self._calms = min(max(1, 2 * self._calms), _LONGEST_CALM)
+        for gauge, cores in zip(self._fleet.gauges, trial.before, strict=True):
+            gauge.believe(cores)
 
-    def _nothing(self) -> list[Found]:
-        return [Found() for _ in self.sites]
+    def _waited_for_steps(self, last: _Clock) -> float:
+        return self._read.waited.get("steps", 0.0) - last.waited.get("steps", 0.0)
 
-    def _note(self, stretch: Stretch, number: int, spell: Spell, waited: dict[str, float]) -> None:
-        plan, gauge, found = stretch.plans.get(number), self._gauges[number], stretch.found[number]
-        rows = stretch.owners == number
-        self.logbook.add(
-            Entry(
-                epoch=stretch.epoch,
-                site=self.sites[number].name,
-                phase=stretch.phase,
-                measured=Amounts(
-                    found.samples, found.bytes, found.store_seconds, found.trainer_seconds, spell.seconds
-                ),
-                rates=SiteRates(
-                    gauge.link, gauge.store_cores, gauge.trainer_cores, gauge.trainer, gauge.store_speed
-                ),
-                ways=np.bincount(stretch.ways[rows], minlength=len(self.ways)).tolist(),
-                assumed=None if plan is None else _rates(plan.before.rates),
-                predicted=None if plan is None else _amounts(plan, after=True),
-                none=None if plan is None else _amounts(plan, after=False),
-                waited=waited,
-                held=spell.held,
-                pushed_back=found.pushed_back,
-                reason=_REASONS[stretch.phase] if plan is None else plan.reason,
-            )
+    def _as_files(self, found: Sequence[Found]) -> float:
+        """Seconds that the same samples would have taken as files."""
+        return max(load.seconds for load in self._learner.loads(found, files=True).values())
+
+    def _spell(
+        self, number: int, last: _Clock, found: Found, *, samples: int, seconds: float, held: float
+    ) -> Spell:
+        (before, busy_before), (after, busy_after) = last.traffic[number], self._read.traffic[number]
+        return Spell(
+            samples=samples,
+            seconds=seconds,
+            waited=max(0.0, seconds - held),
+            held=held,
+            bytes=after - before,
+            busy=busy_after - busy_before,
+            store_seconds=found.store_seconds,
+            asked=found.asked,
+            pushed_back=found.pushed_back,
         )
 
-
-def ways_of(pipeline: Pipeline, auto: Auto) -> tuple[Offload, ...]:
-    """What a policy chooses from: published ones know no codecs; for ours, decoder and crop are one step."""
-    wished = (
-        known_codecs() if auto.codecs is None else [name for name in known_codecs() if name in auto.codecs]
-    )
-    ways = list_ways(pipeline, wished)
-    if auto.policy != "hull":
-        return tuple(way for way in ways if way.codec == "none")
-    fused = len(pipeline) > 1 and pipeline.steps[1].crops and Offload(2) in ways
-    return tuple(way for way in ways if not (fused and way.cut == 1))
-
-
-def _rates(rates: Rates) -> SiteRates:
-    return SiteRates(rates.link, rates.store_cores, rates.trainer_cores, rates.trainer, rates.store_speed)
-
-
-def _amounts(plan: OffloadPlan, *, after: bool) -> Amounts:
-    load = plan.after if after else plan.before
-    return Amounts(len(plan), load.bytes, load.store_seconds, load.trainer_seconds, load.seconds)
+    def _note(self, stretch: Stretch, number: int, spell: Spell, last: _Clock) -> None:
+        """In the logbook, unless the stretch had no sample of this store."""
+        if not (stretch.owners == number).any():
+            return
+        waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
+        site, rates = self._fleet.sites[number].name, self._fleet.gauges[number].found
+        self.logbook.add(stretch.entry(number, site, spell=spell, rates=rates, waited=waited))

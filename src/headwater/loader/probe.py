@@ -178,7 +178,7 @@ def _beyond_the_link(loader: DataLoader, before: _Counters, after: _Counters) ->
         return {}
     found = _disk(loader, read / answered)
     parts = _remote_parts(loader.dataset.store)
-    cores = sum(part.known.welcome.cores * len(part.replicas.all) for part in parts)
+    cores = sum(part.known.cores * len(part.replicas.all) for part in parts)
     if cores:
         found["store CPU"] = Resource(cores, "cores", steps / answered / cores)
     return found

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.measure.logbook import WayTotals
+from headwater.loader.gauge import Spell
+from headwater.loader.phases import REASONS
+from headwater.measure.epochplan import SitePlan
+from headwater.measure.logbook import Amounts, SiteRates, WayTotals
+from headwater.measure.logbook import Stretch as Entry
 from headwater.measure.profile import Seen
 from headwater.plan.offload import Load, OffloadPlan, Rates
 
@@ -50,7 +54,7 @@ class Found:
 
 @dataclass(eq=False)
 class Stretch:
-    """Tasks that were planned together; `left` of them have not been handed over yet."""
+    """Tasks that were planned together; `left` have not been handed over yet. There are `choices` ways."""
 
     epoch: int
     phase: str
@@ -58,12 +62,56 @@ class Stretch:
     ways: NDArray[np.uint8]
     left: int
     found: Sequence[Found]
+    choices: int
     plans: dict[int, OffloadPlan] = field(default_factory=dict)
 
     @property
     def is_relievable(self) -> bool:
         """Whether something is the slowest that offloading can help."""
         return any(plan.before.bottleneck in ("link", "trainer CPU") for plan in self.plans.values())
+
+    def planned(self, number: int, site: str) -> SitePlan:
+        """What its plan for one of the stores is to change, and why."""
+        plan = self.plans[number]
+        before, after = (_amounts(len(plan), load) for load in (plan.before, plan.after))
+        return SitePlan(site, before, after, _rates(plan.before.rates), plan.reason)
+
+    def entry(
+        self, number: int, site: str, *, spell: Spell, rates: SiteRates, waited: dict[str, float]
+    ) -> Entry:
+        """What is noted of one of the stores; `rates` are as found at its end."""
+        found, plan = self.found[number], self.planned(number, site) if number in self.plans else None
+        costs = found.samples, found.bytes, found.store_seconds, found.trainer_seconds, spell.seconds
+        return Entry(
+            epoch=self.epoch,
+            site=site,
+            phase=self.phase,
+            measured=Amounts(*costs),
+            rates=rates,
+            ways=np.bincount(self.ways[self.owners == number], minlength=self.choices).tolist(),
+            assumed=None if plan is None else plan.rates,
+            predicted=None if plan is None else plan.after,
+            none=None if plan is None else plan.before,
+            waited=waited,
+            held=spell.held,
+            pushed_back=found.pushed_back,
+            reason=REASONS[self.phase] if plan is None else plan.reason,
+        )
+
+
+def _amounts(samples: int, load: Load) -> Amounts:
+    return Amounts(samples, load.bytes, load.store_seconds, load.trainer_seconds, load.seconds)
+
+
+def _rates(rates: Rates) -> SiteRates:
+    return SiteRates(
+        rates.link,
+        rates.store_cores,
+        rates.trainer_cores,
+        rates.trainer,
+        rates.store_speed,
+        rates.store_seconds_per_visit,
+    )
 
 
 def join(parts: Sequence[Seen]) -> Seen:

@@ -93,16 +93,6 @@ class Fit:
         self._merge(other.weight * share, other._mean, other._scatter * share)
         self.count += other.count
 
-    @property
-    def error(self) -> float:
-        """Root mean square of what is left unexplained, over the mean; 0 before the first row."""
-        coefficients, _ = self._solve()
-        if not self.weight or not self.ratio:
-            return 0.0
-        slopes, scatter = coefficients[1:], self._scatter
-        left = scatter[-1, -1] - 2 * slopes @ scatter[:-1, -1] + slopes @ scatter[:-1, :-1] @ slopes
-        return math.sqrt(max(float(left), 0.0) / self.weight) / abs(self.ratio)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; `from_dict` gives the same fit, bit for bit."""
         return {
@@ -176,11 +166,6 @@ class SteadyFit:
     def count(self) -> int:
         """Rows that were added."""
         return self._fit.count + sum(len(y) for _, y in self._held)
-
-    @property
-    def error(self) -> float:
-        """As that of a `Fit`; what was cut off is not in it."""
-        return self._fit.error
 
     def add(self, x: Doubles, y: Doubles) -> None:
         """As `Fit.add`."""

@@ -1,14 +1,12 @@
 """What a run expected of offloading and what it found, as a small JSON file that outlives the run.
 
-A logbook is keyed by what it was made for: another dataset version, pipeline, library version or list of ways
-is another logbook. A way is the number of steps at the store and the name of a codec.
+A logbook is keyed by what it was made for: see `headwater.measure.key`. A way is the number of steps at the
+store and the name of a codec.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -21,12 +19,12 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from headwater.data.atomic import replacing
-from headwater.data.indexcache import cache_folder
-from headwater.data.pipeline import Pipeline, library_versions
-from headwater.errors import DatasetError, StateMismatch, WrongUse
+from headwater.data.pipeline import Pipeline
+from headwater.errors import DatasetError, WrongUse
+from headwater.measure.key import FORMAT, Key, record_path, records_folder
 from headwater.measure.profile import Seen
-from headwater.measure.stretch import Amounts, SiteRates, Stretch, pair_up
-from headwater.measure.tally import Histogram, WayTotals, add_up, efficiencies
+from headwater.measure.stretch import Amounts, SiteRates, Stretch, pair_up, with_infinity
+from headwater.measure.tally import Files, Histogram, WayTotals, add_up, efficiencies
 
 __all__ = [
     "Amounts",
@@ -42,31 +40,18 @@ __all__ = [
 
 log = logging.getLogger("headwater")
 
-FORMAT = 1
 _STRETCHES = 400
-_ENDLESS = {"link", "store_cores", "trainer_cores", "trainer", "seconds"}
-"""Numbers that may be infinite, which JSON writes as null."""
-
-
-class Key(Struct, frozen=True):
-    """What a logbook was made for; `pipeline` is the hash, which depends on the libraries too."""
-
-    dataset: str
-    pipeline: str
-    ways: list[tuple[int, str]]
-    libraries: dict[str, str] = field(default_factory=library_versions)
-    format: int = FORMAT
 
 
 class Logbook(Struct):
     """All that `headwater explain` and `headwater plan` need of a run.
 
     `efficiency` counts offloaded samples by bytes saved per store second; `profile` is what a
-    `headwater.measure.profile.Profile` has learnt, as plain data; `steps` is the pipeline's spec.
+    `headwater.measure.profile.Profile` has learnt, as plain data; `steps` is the pipeline's spec. `failure`
+    says why planning ended before the run did.
     """
 
     key: Key
-    policy: str
     uri: str
     pipeline_text: str = ""
     steps: list[dict[str, Any]] = []
@@ -75,6 +60,7 @@ class Logbook(Struct):
     totals: list[WayTotals] = []
     efficiency: Histogram = field(default_factory=Histogram)
     profile: dict[str, Any] = {}
+    failure: str = ""
     saved_at: str = ""
 
     def __post_init__(self) -> None:
@@ -93,13 +79,16 @@ class Logbook(Struct):
     ) -> Logbook:
         """An empty one for a run over `dataset`, a version, that lies at `uri`."""
         return cls(
-            Key(dataset, pipeline.hash, list(ways)),
-            policy,
+            Key(dataset, pipeline.hash, policy, list(ways)),
             uri,
             pipeline_text=str(pipeline),
             steps=pipeline.spec(),
             seed=seed,
         )
+
+    @property
+    def policy(self) -> str:
+        return self.key.policy
 
     def add(self, stretch: Stretch) -> None:
         """Note a stretch; when there are many, old ones of one store and phase become one, two by two."""
@@ -108,10 +97,15 @@ class Logbook(Struct):
             half = _STRETCHES // 2
             self.stretches = [*pair_up(self.stretches[:half]), *self.stretches[half:]]
 
-    def count(self, seen: Seen, predicted: NDArray[np.floating[Any]] | None = None) -> None:
-        """Add up samples by way; `predicted` bytes are not finite where nothing was expected."""
-        add_up(self.totals, seen, predicted)
-        self.efficiency.add(efficiencies(seen))
+    def count(
+        self, seen: Seen, predicted: NDArray[np.floating[Any]] | None = None, *, files: Files | None = None
+    ) -> None:
+        """Add up samples by way; `predicted` bytes are not finite where nothing was expected.
+
+        `files` are lengths of the files as far as they can be told, for data whose index has only means.
+        """
+        add_up(self.totals, seen, predicted, files=files)
+        self.efficiency.add(efficiencies(seen, files))
 
     def save(self, path: str | os.PathLike[str], *, now: datetime | None = None) -> None:
         """Write to `path` so that a reader sees the old file or the new one."""
@@ -147,30 +141,12 @@ class Logbook(Struct):
 
     def check(self, key: Key) -> None:
         """Raise `StateMismatch` unless the logbook was made for `key`, and say what differs."""
-        mine = self.key
-        again = "run `headwater profile` again"
-        if mine.dataset != key.dataset:
-            raise StateMismatch(
-                f"the logbook was made for dataset version {mine.dataset}, this is {key.dataset}; {again}"
-            )
-        if mine.libraries != key.libraries:
-            theirs, ours = _differing(mine.libraries, key.libraries)
-            raise StateMismatch(f"the logbook was made with {theirs}, here is {ours}; {again}")
-        if mine.pipeline != key.pipeline:
-            raise StateMismatch(
-                f"the logbook was made for other steps, {self.pipeline_text} ({mine.pipeline}), "
-                f"than these ({key.pipeline}); {again}"
-            )
-        if mine.ways != key.ways:
-            raise StateMismatch(
-                f"the logbook was made for {_list(mine.ways)}, possible are {_list(key.ways)}; {again}"
-            )
+        self.key.check(key, what="logbook", steps=self.pipeline_text)
 
 
 def logbook_path(key: Key) -> Path:
     """Where the logbook of a key is kept."""
-    digest = hashlib.blake2b(msgspec.json.encode(key), digest_size=16).hexdigest()
-    return _folder() / f"{digest}.json"
+    return record_path(key, ".json")
 
 
 def newest(*, uri: str = "", dataset: str = "", pipeline: str = "", policy: str = "") -> Logbook | None:
@@ -191,14 +167,10 @@ def _has_address(logbook: Logbook, uri: str) -> bool:
     return not uri or any(each == uri or each.startswith(f"{uri}/") for each in addresses)
 
 
-def _folder() -> Path:
-    return cache_folder() / "logbooks"
-
-
 def _kept() -> Iterator[Logbook]:
     """All that can be read, the last written first."""
     written = []
-    for path in _folder().glob("*.json"):
+    for path in records_folder().glob("*.json"):
         try:
             written.append((path.stat().st_mtime_ns, path))
         except FileNotFoundError:
@@ -212,7 +184,7 @@ def _kept() -> Iterator[Logbook]:
 
 def _decode(content: bytes) -> Logbook:
     plain = msgspec.json.decode(content, type=dict[str, Any])
-    plain["stretches"] = _with_infinity(plain.get("stretches", []))
+    plain["stretches"] = with_infinity(plain.get("stretches", []))
     found = msgspec.convert(plain, Logbook)
     if found.key.format != FORMAT:
         raise ValueError(f"format {found.key.format}, this version reads {FORMAT}")
@@ -222,25 +194,3 @@ def _decode(content: bytes) -> Logbook:
     if len(found.efficiency.counts) != len(found.efficiency.edges) + 1:
         raise ValueError("its histogram has not one count more than edges")
     return found
-
-
-def _with_infinity(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_infinity(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: math.inf if each is None and name in _ENDLESS else _with_infinity(each)
-        for name, each in value.items()
-    }
-
-
-def _differing(first: dict[str, str], second: dict[str, str]) -> tuple[str, str]:
-    """The libraries whose versions differ, on both sides."""
-    names = [name for name in first | second if first.get(name) != second.get(name)]
-    texts = [", ".join(f"{name} {each.get(name, 'absent')}" for name in names) for each in (first, second)]
-    return texts[0], texts[1]
-
-
-def _list(ways: Sequence[tuple[int, str]]) -> str:
-    return ", ".join(f"cut {cut}" + ("" if codec == "none" else f" + {codec}") for cut, codec in ways)

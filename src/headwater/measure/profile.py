@@ -137,13 +137,9 @@ class Profile:
                     found.trainer_seconds[rows, number] = way.trainer.predict(outlook.work(way.cut))
         return found
 
-    def errors(self) -> Doubles:
-        """Relative errors of bytes, store seconds and trainer seconds: a row per way; NaN where unknown."""
-        found = np.full((len(self._ways), 3), np.nan)
-        for number, way in enumerate(self._ways):
-            if way.known:
-                found[number] = way.bytes.error, way.store.error, way.trainer.error
-        return found
+    def file_bytes(self, positions: Integers, told: Integers) -> Doubles:
+        """How long files are, as `told` or, where that is 0, by what came of them or of others."""
+        return self._sources.fill(positions, told)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """What was learned, as plain data for JSON; without the sizes of single pictures."""

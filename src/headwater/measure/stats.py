@@ -26,6 +26,8 @@ class Stats:
     """How long the training loop waited for a batch, by the stage that it waited for."""
     work_seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds spent in each stage, summed over threads."""
+    planning_failed: str = ""
+    """Why offloading is no longer planned, so that files are sent; empty while nothing went wrong."""
 
     @property
     def waited(self) -> float:

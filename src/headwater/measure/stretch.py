@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+
+_ENDLESS = {"link", "store_cores", "trainer_cores", "trainer", "seconds", "store_seconds_per_visit"}
+"""Numbers that may be infinite, which JSON writes as null."""
 
 
 class SiteRates(Struct, frozen=True):
     """What one store and the link to it can do: bytes per second, cores, samples per second.
 
-    What is not known is infinite. `store_speed` is that of a store's core over one of the trainer.
+    What is not known is infinite. `store_speed` is that of a store's core over one of the trainer, and
+    `store_seconds_per_visit` what a user lets plans spend there, on average.
     """
 
     link: float
@@ -20,6 +25,7 @@ class SiteRates(Struct, frozen=True):
     trainer_cores: float = math.inf
     trainer: float = math.inf
     store_speed: float = 1.0
+    store_seconds_per_visit: float = math.inf
 
 
 class Amounts(Struct, frozen=True):
@@ -85,6 +91,18 @@ class Stretch(Struct, frozen=True):
             held=self.held + later.held,
             pushed_back=self.pushed_back + later.pushed_back,
         )
+
+
+def with_infinity(value: Any) -> Any:
+    """Plain data from JSON, with the numbers that were infinite when it was written."""
+    if isinstance(value, list):
+        return [with_infinity(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: math.inf if each is None and name in _ENDLESS else with_infinity(each)
+        for name, each in value.items()
+    }
 
 
 def _total(first: Amounts | None, second: Amounts | None) -> Amounts | None:

@@ -82,6 +82,7 @@ def to_rates(rates: SiteRates) -> Rates:
         trainer_cores=rates.trainer_cores,
         trainer=rates.trainer,
         store_speed=rates.store_speed,
+        store_seconds_per_visit=rates.store_seconds_per_visit,
     )
 
 

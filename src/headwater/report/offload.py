@@ -46,13 +46,26 @@ def explain(logbook: Logbook) -> tuple[Chapter, ...]:
     return (
         Chapter("Predicted and measured", summarise(logbook, found), table=comparison(found)),
         Chapter("The four resources", _advice(found), table=resources(found)),
-        Chapter("Ways", f"Steps: {logbook.pipeline_text}", table=ways_table(logbook)),
+        Chapter("Ways", _about_ways(logbook), table=ways_table(logbook)),
     )
+
+
+def _about_ways(logbook: Logbook) -> str:
+    """The steps; and, of data whose index has only means, that lengths of files are estimates."""
+    words = f"Steps: {logbook.pipeline_text}."
+    if any(total.estimated for total in logbook.totals):
+        words += (
+            " The index does not have the length of each file, as with Parquet: where a sample did not come"
+            " as a file, that is estimated from what came, and so is the saving."
+        )
+    return words
 
 
 def summarise(logbook: Logbook, found: Sequence[Balance]) -> str:
     """What was planned, by which policy and why, in a paragraph per store."""
     head = f"Policy {logbook.policy}, {logbook.uri.replace(chr(10), ', ')}."
+    if logbook.failure:
+        head += f" Planning failed ({logbook.failure}), and files were sent from then on; the log has more."
     if not found:
         seen = sum(stretch.measured.samples for stretch in logbook.stretches)
         head += f" Nothing was planned yet: {seen:,} samples were measured."
@@ -143,7 +156,8 @@ def ways_table(logbook: Logbook) -> Table:
     ways = Ways(logbook)
     rows = []
     for way, total in enumerate(logbook.totals):
-        share = f"{total.bytes / total.file_bytes:.1%}" if total.file_bytes else ""
+        about = "about " if total.estimated else ""
+        share = f"{about}{total.bytes / total.file_bytes:.1%}" if total.file_bytes else ""
         expected = f"{total.foreseen_bytes / total.predicted_bytes:.2f}" if total.predicted_bytes else ""
         each = (
             [f"{1e3 * seconds / total.done:.2f}" for seconds in (total.store_seconds, total.trainer_seconds)]

@@ -63,6 +63,10 @@ class Store(Protocol):
         """What a run with this chain reads from; `ways` are those that a sample can be asked for in."""
         ...
 
+    def compare_steps(self) -> None:
+        """Say once which steps the store would make other bytes of, so that they stay here."""
+        ...
+
     def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
         """The stores beyond a link that can run steps of this chain; none where nothing crosses a link."""
         ...

@@ -111,6 +111,10 @@ class ShardedStore:
     def reader(self, chain: Chain, ways: Sequence[Offload]) -> Reader:
         return ShardedReader(self, [store.reader(chain, ways) for store in self.stores])
 
+    def compare_steps(self) -> None:
+        for store in self.stores:
+            store.compare_steps()
+
     def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
         found = [store.sites(chain, ways) for store in self.stores]
         # a fleet of local data only is local; else every store has one site, so that their numbers agree

@@ -62,6 +62,9 @@ class LocalStore:
         """What a run reads from. Nothing crosses a link here, so there is nothing to offload."""
         return self
 
+    def compare_steps(self) -> None:
+        """There is no other side."""
+
     def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
         return ()
 

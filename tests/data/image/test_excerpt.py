@@ -19,7 +19,7 @@ from headwater.data.image import Data, decode, read_header, turbojpeg
 from headwater.data.image.excerpt import FORMS, available_forms, excerpt, open_excerpt
 from headwater.data.image.region import Box
 from headwater.errors import SampleCorrupt, SampleError, SampleTooLarge, WrongUse
-from pictures import SUBSAMPLINGS, Pixels, exif, jpeg, photo, progressive, resize_frame, save
+from pictures import SUBSAMPLINGS, Pixels, exif, jpeg, photo, progressive, resize_frame, save, turned
 
 pytestmark = pytest.mark.skipif(turbojpeg.load() is None, reason="no library with the TurboJPEG 3 calls")
 
@@ -76,11 +76,6 @@ def widen_tables(data: bytes) -> bytes:
     return widened.replace(b"\xff\xc0", b"\xff\xc1", 1)
 
 
-def add_orientation(data: bytes, orientation: int) -> bytes:
-    block = exif(orientation)
-    return data[:2] + struct.pack(">BBH", 0xFF, 0xE1, 2 + len(block)) + block + data[2:]
-
-
 @st.composite
 def boxes_in(draw: st.DrawFn, height: int, width: int) -> Box:
     top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
@@ -115,7 +110,7 @@ def test_an_excerpt_opens_to_the_pixels_of_the_box(
 ) -> None:
     orientation, oriented = choices.draw(st.integers(1, 8)), choices.draw(st.booleans())
     form, mode = choices.draw(st.sampled_from(list(FORMS))), choices.draw(st.sampled_from(["RGB", "L"]))
-    data = add_orientation(make(kind, height, width), orientation)
+    data = turned(make(kind, height, width), orientation)
     header = read_header(data)
     assert header.orientation == orientation
     box = choices.draw(boxes_in(*header.size(oriented=oriented)))

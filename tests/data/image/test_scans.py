@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,47 @@ def test_what_follows_the_end_of_the_image_does_not_count() -> None:
 def test_any_buffer_will_do() -> None:
     data = progressive(photo(48, 64))
     assert read_header(memoryview(data)) == read_header(np.frombuffer(data, np.uint8)) == read_header(data)
+
+
+def add_comment(data: bytes, content: bytes, *, scan: int) -> bytes:
+    """The file with a comment before the header of a scan, or before its end."""
+    marks = [at for at in range(len(data)) if data.startswith(b"\xff\xda", at)]
+    at = data.rindex(b"\xff\xd9") if scan < 0 else marks[scan]
+    return data[:at] + struct.pack(">BBH", 0xFF, 0xFE, 2 + len(content)) + content + data[at:]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xd9", b"\xff\xda" * 500, b"\xff\xfe\xff\xff", b"\xff"],
+    ids=["end", "scans", "comment", "half"],
+)
+@pytest.mark.parametrize("scan", [1, 2, 5])
+def test_markers_within_a_comment_are_none(content: bytes, scan: int) -> None:
+    data = progressive(photo(48, 64))
+    commented = add_comment(data, content, scan=scan)
+    header = read_header(commented)
+    assert header == read_header(data)
+    assert np.array_equal(decode(commented, header), open_pillow(commented))
+
+
+def test_a_comment_cannot_bring_what_scans_lack() -> None:
+    """It holds the header of a scan that would have every coefficient of every component."""
+    whole = b"\xff\xda\x00\x0c\x03\x01\x00\x02\x00\x03\x00\x00\x3f\x00"
+    forged = add_comment(keep_scans(progressive(photo(48, 64)), 3), whole, scan=-1)
+    assert open_pillow(forged).shape == (48, 64, 3)
+    with pytest.raises(SampleCorrupt, match=r"of 3 scans lacks .* truncated"):
+        read_header(forged)
+
+
+@pytest.mark.parametrize("options", [{"restart_marker_rows": 1}, {"restart_marker_blocks": 1}], ids=str)
+def test_restarts_and_padding_within_scans(options: dict[str, int]) -> None:
+    data = progressive(photo(48, 64), **options)
+    assert b"\xff\xd0" in data
+    padded = data.replace(b"\xff\xda", b"\xff\xff\xff\xda")
+    for file in (data, padded):
+        header = read_header(file)
+        assert header.scans == data.count(b"\xff\xda")
+        assert np.array_equal(decode(file, header), open_pillow(data))
 
 
 def in_scans(planes: list[Pixels], factors: list[int]) -> tuple[bytes, list[bytes]]:

@@ -26,7 +26,7 @@ from headwater.store.client.remote import Remote, RemoteReader, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages, payloads
 from headwater.store.wire.catalogue import digests
-from headwater.store.wire.messages import DatasetFacts, ReadRequest, Request, Welcome
+from headwater.store.wire.messages import Complaint, DatasetFacts, ReadRequest, Request, Welcome
 from headwater.store.wire.payloads import FACTS, Parcel
 from pictures import jpeg, photo
 from understudy import Understudy, playing
@@ -187,6 +187,10 @@ def too_short(parcel: Parcel) -> None:
     parcel.payloads[4] = bytes(parcel.payloads[4])[:-1]
 
 
+def no_excerpts(parcel: Parcel) -> None:
+    parcel.payloads[:] = [b"no excerpt"] * len(parcel.payloads)
+
+
 Lie = Callable[[Parcel], None]
 LIES: dict[Lie, str] = {
     other_draws: "other random numbers",
@@ -234,9 +238,8 @@ def test_another_seed_or_epoch_is_noticed() -> None:
 
 class TestAgreement:
     def of(self, offload: Offload, **changes: Any) -> Cutting:
-        return Cutting.of(
-            CHAIN, [offload], msgspec.structs.replace(WELCOME, **changes), f"store-{id(changes)}"
-        )
+        welcome = msgspec.structs.replace(WELCOME, **changes)
+        return Cutting.of(CHAIN, [offload], {f"store-{id(changes)}": welcome})
 
     def test_as_far_as_the_chain_goes(self) -> None:
         assert self.of(Offload(2, "zstd")).ways == (Offload(2, "zstd"),)
@@ -247,8 +250,9 @@ class TestAgreement:
             assert self.of(Offload(2, "zstd"), codecs=["none"]).ways == (Offload(2),)
 
     def test_a_store_that_does_not_mind_limits_gives_files(self) -> None:
-        with pytest.warns(UserWarning, match="stor-w is too old to mind a loader's limits"):
-            found = Cutting.of(CHAIN, [Offload(2)], msgspec.structs.replace(WELCOME, limits=False), "stor-w")
+        old = msgspec.structs.replace(WELCOME, limits=False)
+        with pytest.warns(UserWarning, match="^store stor-w is too old to mind a loader's limits"):
+            found = Cutting.of(CHAIN, [Offload(2)], {"stor-u": WELCOME, "stor-w": old})
         assert found.reach == 0
 
     def test_a_codec_that_nobody_has(self) -> None:
@@ -259,7 +263,7 @@ class TestAgreement:
         with pytest.raises(WrongUse, match="codec 'jpeg' cuts a crop out of the file: it needs cut=2"):
             self.of(Offload(3, "jpeg"))
         with pytest.raises(WrongUse, match="first step after the decoder is a crop"):
-            Cutting.of(Chain(Pipeline(PIPELINE.steps[:1])), [Offload(2, "jpeg")], WELCOME, "stor-v")
+            Cutting.of(Chain(Pipeline(PIPELINE.steps[:1])), [Offload(2, "jpeg")], {"stor-v": WELCOME})
 
     def test_a_store_without_excerpts_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="has no codec jpeg"):
@@ -270,16 +274,30 @@ class TestAgreement:
         with pytest.warns(
             UserWarning, match=r"stor-x and this trainer differ in resize .*stay at the trainer"
         ):
-            first = Cutting.of(CHAIN, [Offload(4)], _with(others), "stor-x")
+            first = Cutting.of(CHAIN, [Offload(4)], {"stor-x": _with(others)})
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            again = Cutting.of(CHAIN, [Offload(4)], _with(others), "stor-x")
-            unused = Cutting.of(CHAIN, [Offload(2)], _with(others), "stor-y")  # it ends before the resize
-        assert (first.reach, again.reach, unused.reach) == (2, 2, 2)
+            again = Cutting.of(CHAIN, [Offload(4)], {"stor-x": _with(others)})
+        assert (first.reach, again.reach) == (2, 2)
 
     def test_a_store_that_has_none_gives_files(self) -> None:
         with pytest.warns(UserWarning, match="has no decode"):
-            assert Cutting.of(CHAIN, [Offload(4)], _with({}), "stor-z").reach == 0
+            assert Cutting.of(CHAIN, [Offload(4)], {"stor-z": _with({})}).reach == 0
+
+    def test_of_replicas_the_one_that_differs_is_named(self) -> None:
+        lesser = {name: digest for name, digest in digests().items() if name != "resize"}
+        stores = {"stor-r": WELCOME, "stor-s": _with(lesser)}
+        with pytest.warns(UserWarning, match="differ in") as said:
+            assert Cutting.of(CHAIN, [Offload(4)], stores).reach == 2
+        assert [str(one.message) for one in said] == [
+            "store stor-s and this trainer differ in resize (the store has no resize);"
+            " that step and those after it stay at the trainer"
+        ]
+
+    def test_of_replicas_the_one_without_a_codec_is_named(self) -> None:
+        stores = {"stor-p": msgspec.structs.replace(WELCOME, codecs=["none"]), "stor-q": WELCOME}
+        with pytest.warns(UserWarning, match="^store stor-p has no codec zstd; it is done without$"):
+            assert Cutting.of(CHAIN, [Offload(2, "zstd")], stores).ways == (Offload(2),)
 
 
 def seal(request: Request) -> int:
@@ -301,7 +319,7 @@ class TestDistrust:
     @pytest.fixture
     def store(self, server: Understudy) -> Iterator[RemoteStore]:
         facts = DatasetFacts(6, int(INDEX.sizes.sum()), INDEX.version, "")
-        known = Remote("photos", facts, WELCOME, INDEX)
+        known = Remote("photos", facts, {"store": WELCOME}, INDEX)
         made = RemoteStore(Replicas([server.connect(Link(deadline_seconds=5, give_up_seconds=5))]), known)
         yield made
         made.close()
@@ -352,6 +370,39 @@ class TestDistrust:
         found = reader.fetch(WANTED)
         assert found.done is not None
         assert found.done.all()
+
+    def test_what_cannot_be_opened_is_asked_once_of_each_as_a_file(
+        self, server: Understudy, store: RemoteStore
+    ) -> None:
+        """Excerpts that are none; and of one sample neither store has the file."""
+
+        def answer(server: Understudy, request: Request) -> list[Any]:
+            assert isinstance(request, ReadRequest)
+            if request.cuts:
+                return self.lying(no_excerpts)(server, request)
+            parcel = self.files(request)
+            for place in np.flatnonzero(parcel.ids == INDEX.ids[4]).tolist():
+                parcel.payloads[place] = None
+                parcel.errors[place] = messages.encode(Complaint("SampleCorrupt", "cut short"))
+            return [payloads.pack(parcel, seal(request))]
+
+        server.usual = answer
+        with playing(answer) as second:
+            link = Link(deadline_seconds=5, give_up_seconds=5)
+            welcome = msgspec.structs.replace(WELCOME, codecs=["none", "jpeg"])
+            known = Remote("photos", store.known.facts, {"store": welcome}, INDEX)
+            both = RemoteStore(Replicas([server.connect(link), second.connect(link)]), known)
+            both.replicas.all[1].under_way = 1000  # so the first is asked first
+            found = both.reader(CHAIN, [Offload(2, "jpeg")]).fetch(WANTED)
+            both.close()
+        assert list(found.failed) == [4]
+        assert [bytes(value) for place, value in enumerate(found.values) if place != 4] == FILES[:4] + FILES[
+            5:
+        ]
+        assert found.done is not None
+        assert not found.done.any()
+        asked = [len(request.ids) // 8 for request in (*server.asked, *second.asked)]  # type: ignore[union-attr]
+        assert asked == [6, 6, 1]
 
     def test_an_honest_store_keeps_its_work(self, server: Understudy, store: RemoteStore) -> None:
         server.usual = self.lying(lambda parcel: None)

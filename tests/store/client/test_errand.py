@@ -173,6 +173,17 @@ def test_somebody_else_listens(errand: Make) -> None:
         assert time.monotonic() - begun < 0.3 + 0.5
 
 
+def test_a_rest_that_is_longer_than_the_limit_is_not_waited_for(server: Understudy) -> None:
+    replicas = Replicas([server.connect(Link(deadline_seconds=0.4, give_up_seconds=0.3))])
+    replicas.all[0].complained(time.monotonic())
+    begun = time.monotonic()
+    with pytest.raises(StoreLost, match=r"no answer from .*it is left alone for a while"):
+        Errand(replicas, TICKET, accept).run()
+    assert 0.3 <= time.monotonic() - begun < 0.3 + 0.5
+    assert not server.asked
+    replicas.close()
+
+
 class TestToken:
     @pytest.fixture
     def file(self, tmp_path: Path, server: Understudy) -> Path:
@@ -338,6 +349,23 @@ class TestReplicas:
         with pytest.raises(WrongUse, match="never"):
             errand(server.connect(QUICK), second.connect(QUICK)).run()
         assert (len(server.asked), len(second.asked)) == (1, 1)
+
+    def test_one_that_refused_is_used_again_when_it_lets_us_in(
+        self, server: Understudy, second: Understudy
+    ) -> None:
+        """Its token file was mended, or its limit on failures has passed."""
+        ahead = [0.0]
+        connections = [server.connect(QUICK), second.connect(QUICK)]
+        replicas = Replicas(connections, lambda: time.monotonic() + ahead[0])
+        server.accepts = "another"
+        for _ in range(3):
+            assert Errand(replicas, TICKET, accept).run() == [b"three", b"four"]
+        assert (len(server.asked), len(second.asked)) == (1, 3)
+        server.accepts, second.usual = None, be_gone
+        ahead[0] = 61.0
+        assert Errand(replicas, TICKET, accept).run() == [b"three", b"four"]
+        assert len(server.asked) == 2
+        replicas.close()
 
     def test_a_hedge_does_not_wait_for_room(self, server: Understudy, second: Understudy) -> None:
         """Else, when both stores stall, each errand waits for room that another one holds, for ever."""

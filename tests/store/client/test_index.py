@@ -95,7 +95,7 @@ def test_a_loss_of_blocks_does_too(server: Understudy) -> None:
     replicas = Replicas([server.connect(Link(deadline_seconds=5, give_up_seconds=0.2))])
     facts = msgspec.structs.replace(FACTS, blocks=True)
     welcome = Welcome(1, "0.1", {}, {}, [], {"photos": facts}, 1 << 20, 100)
-    store = RemoteStore(replicas, Remote("photos", facts, welcome, INDEX))
+    store = RemoteStore(replicas, Remote("photos", facts, {"store": welcome}, INDEX))
     server.usual = be_gone
     with pytest.raises(StoreLost, match=r"'photos', position 0, fetching the blocks\); check") as caught:
         store.blocks()

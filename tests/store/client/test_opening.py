@@ -22,7 +22,15 @@ from headwater.cli.proxy import Proxy
 from headwater.data.index import Index
 from headwater.data.pipeline import library_versions
 from headwater.engine.chain import Chain
-from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    HeadwaterError,
+    Incompatible,
+    Refused,
+    Unreachable,
+    WrongUse,
+)
 from headwater.store.client.address import Secret
 from headwater.store.client.link import Link
 from headwater.store.client.opening import greet, open_stores
@@ -79,6 +87,14 @@ def open_(*uris: str) -> Any:
     return open_stores(uris, Secret(None, {}), LINK, progress=False)
 
 
+def say_otherwise(server: Understudy, **changes: Any) -> None:
+    """Let a store of photos greet with other facts of them."""
+    greeting = messages.decode(Welcome, server.actions["hello"](b""))
+    facts = msgspec.structs.replace(greeting.datasets["photos"], **changes)
+    changed = messages.encode(msgspec.structs.replace(greeting, datasets={"photos": facts}))
+    server.actions["hello"] = lambda body: changed
+
+
 class TestAgreement:
     OTHERS: ClassVar = {**digests(), "resize": "other"}
 
@@ -106,6 +122,44 @@ class TestAgreement:
         path = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": path, "HEADWATER_CACHE": str(tmp_path)}
         subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, env=environment)
+
+    def test_the_first_loader_says_it_then_before_it_asks_for_a_sample(
+        self, play: Play, tmp_path: Path
+    ) -> None:
+        """Once, and whether it offloads or not."""
+        server = play({"photos": make_index("a")}, catalogue=self.OTHERS)
+        program = (
+            "import sys, warnings, headwater as hw\n"
+            f"data = hw.open('{server.uri}', progress=False)\n"
+            "assert 'torch' not in sys.modules\n"
+            "with warnings.catch_warnings(record=True) as said:\n"
+            "    warnings.simplefilter('always', UserWarning)\n"
+            "    loaders = [hw.DataLoader(data) for _ in range(2)]\n"
+            "print(*(one.message for one in said), sep='\\n')"
+        )
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "HEADWATER_CACHE": str(tmp_path)}
+        ended = subprocess.run(
+            [sys.executable, "-c", program], check=True, env=environment, capture_output=True, text=True
+        )
+        (said,) = (line for line in ended.stdout.splitlines() if "differ" in line)
+        assert said.startswith(f"store 127.0.0.1:{server.port} and this trainer differ in resize (its bytes")
+        assert {type(request) for request in server.asked} == {IndexRequest}
+
+
+class TestVersion:
+    """That of the software, which decides nothing."""
+
+    def test_another_one_is_said_once(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        server = play({"photos": make_index("a")}, version="9.0\x1b[2J")
+        for _ in range(2):
+            open_(server.uri).close()
+        said = f"127.0.0.1:{server.port} has headwater 9.0[2J, this client {hw.__version__}"
+        assert caplog.messages == [said]
+
+    def test_the_same_is_not_mentioned(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        open_(play({"photos": make_index("a")}, version=hw.__version__).uri).close()
+        assert not caplog.messages
 
 
 class TestProtocol:
@@ -229,15 +283,19 @@ class TestReplicas:
     def test_they_can_do_what_all_can(self, play: Play) -> None:
         index = make_index("a")
         servers = [
-            play({"photos": index}, request_bytes=500, codecs=["zstd", "none", "x"], cores=4.0),
+            play({"photos": index}, request_bytes=500, codecs=["none", "x"], cores=4.0),
             play({"photos": index}, catalogue={**digests(), "pad": "other"}, request_samples=7, cores=2.0),
         ]
-        with pytest.warns(UserWarning, match=r"differ in pad \(the store has no pad\)"):
+        differs = rf"store 127\.0\.0\.1:{servers[1].port} and this trainer differ in pad \(its bytes differ\)"
+        with pytest.warns(UserWarning, match=differs) as said:
             store = open_(*(server.uri for server in servers))
-        known = store.known.welcome
-        assert known.catalogue == {name: digest for name, digest in digests().items() if name != "pad"}
-        assert sorted(known.codecs) == ["none", "zstd"]
+        assert len(said) == 1
+        known = store.known
         assert (known.request_bytes, known.request_samples, known.cores) == (500, 7, 2.0)
+        chain = Chain(T.Compose([T.Pad(3)]).samplewise)
+        with pytest.warns(UserWarning, match=rf"^store 127\.0\.0\.1:{servers[0].port} has no codec zstd"):
+            reader = store.reader(chain, [hw.Offload(2, "zstd")])
+        assert reader.cutting.ways == (hw.Offload(1),)
         store.close()
 
     def test_they_go_by_one_name(self, play: Play) -> None:
@@ -245,6 +303,28 @@ class TestReplicas:
         servers = [play({"photos": index}), play({"fotos": index})]
         with pytest.raises(WrongUse, match="fotos and photos"):
             open_(*(server.uri for server in servers))
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"fields": ["json"]}, "fields"),
+            ({"content": "other"}, "labels, class names, columns or sizes"),
+            ({"blocks": True}, "blocks"),
+            ({"fields": ["json"], "blocks": True}, "fields and blocks"),
+        ],
+        ids=str,
+    )
+    def test_they_agree_in_what_decides_a_batch(self, play: Play, change: dict[str, Any], what: str) -> None:
+        servers = [play({"photos": make_index("a")}) for _ in range(2)]
+        say_otherwise(servers[1], **change)
+        one, two = (rf"127\.0\.0\.1:{server.port}" for server in servers)
+        with pytest.raises(DatasetError, match=rf"stores {one} and {two} .* differ in {what}; serve"):
+            open_(*(server.uri for server in servers))
+
+    def test_what_a_store_keeps_in_memory_may_differ(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}) for _ in range(2)]
+        say_otherwise(servers[1], cached_bytes=1)
+        open_(*(server.uri for server in servers)).close()
 
     def test_disjoint_ones_are_shards(self, play: Play) -> None:
         servers = [play({"photos": make_index("a")}), play({"photos": make_index("b", 3)})]
@@ -267,8 +347,63 @@ class TestReplicas:
             open_(*(server.uri for server in servers))
 
 
+def refuse(body: bytes) -> bytes:
+    raise flight.FlightUnauthenticatedError("this token does not let you in")
+
+
+def speak_otherwise(body: bytes) -> bytes:
+    return messages.encode(welcome({"photos": make_index("a")}, protocol=99))
+
+
+def serve_others(body: bytes) -> bytes:
+    return messages.encode(welcome({"others": make_index("a"), "more": make_index("a")}))
+
+
 class TestAway:
-    """A store that does not answer: a replica if it was one when last seen, else an error."""
+    """A store that does not answer, or refuses: a replica if it was one when last seen, else an error."""
+
+    @pytest.mark.parametrize(
+        ("trouble", "kind"),
+        [(refuse, Refused), (speak_otherwise, Incompatible), (serve_others, DatasetNotFound)],
+    )
+    def test_a_replica_that_refuses(
+        self,
+        play: Play,
+        trouble: Callable[[bytes], bytes],
+        kind: type[HeadwaterError],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        index = make_index("a")
+        servers = [play({"photos": index}), play({"photos": index})]
+        uris = [server.uri for server in servers]
+        open_(*uris).close()
+        caplog.clear()
+        servers[0].actions["hello"] = trouble
+        store = open_(*uris)
+        (said,) = (line for line in caplog.messages if "replica" in line)
+        assert said.startswith(f"127.0.0.1:{servers[0].port} is a replica and is used when it is back: ")
+        assert len(store.replicas.all) == 2
+        assert [bytes(file).decode() for file in store.read(np.arange(2))] == [store.key(0), store.key(1)]
+        store.close()
+        servers[1].actions["hello"] = trouble
+        with pytest.raises(kind) as caught:
+            open_(*uris)
+        assert not hasattr(caught.value, "__notes__")
+
+    def test_one_that_refuses_and_could_hold_anything(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("b")})]
+        servers[1].actions["hello"] = refuse
+        with pytest.raises(Refused) as caught:
+            open_(*(server.uri for server in servers))
+        assert "whether it holds the same samples" in caught.value.__notes__[0]
+
+    def test_a_refusal_tells_more_than_silence(self, play: Play) -> None:
+        servers = [play({"photos": make_index("a")}), play({"photos": make_index("a")})]
+        uris = [server.uri for server in servers]
+        servers[0].shutdown()
+        servers[1].actions["hello"] = refuse
+        with pytest.raises(Refused):
+            open_(*uris)
 
     def test_a_replica_that_was_seen_before(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
         index = make_index("a")
@@ -298,7 +433,7 @@ class TestAway:
         servers[0].usual = complain("DatasetStale", "another version")
         for _ in range(4):
             assert bytes(store.read(np.arange(1))[0]).decode() == store.key(0)
-        assert f"{servers[0].port} is no longer asked" in caplog.text
+        assert f"{servers[0].port} is not asked for a while: another version" in caplog.text
         store.close()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from headwater.errors import Refused
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection
 from headwater.store.client.link import Link
@@ -69,6 +72,114 @@ class TestRest:
     def test_rests_differ_so_that_clients_do_not_return_together(self, clock: Clock) -> None:
         rests = {fail(make(clock, 1).all[0], clock) for _ in range(20)}
         assert len(rests) > 10
+
+
+class TestAside:
+    """A store that complains: a refusal, other data. It may be mended while a run goes on."""
+
+    def complain(self, replicas: Replicas, replica: Replica, clock: Clock) -> float:
+        """How long it rests after one more complaint."""
+        assert replicas.set_aside(replica, Refused("not you"), clock.now)
+        return replica.rests_until - clock.now
+
+    def test_it_rests_longer_each_time_but_not_for_ever(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        for number in range(8):
+            longest = min(60.0, 5.0 * 2**number)
+            rest = self.complain(replicas, first, clock)
+            assert longest / 2 <= rest <= longest
+            assert replicas.choose() == (second, 0.0)
+            clock.now += rest
+            second.under_way = 9
+            assert replicas.choose()[0] is first
+            second.under_way = 0
+
+    def test_an_answer_makes_it_one_like_others(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        replicas = make(clock, 2)
+        first, _ = replicas.all
+        for _ in range(3):
+            clock.now += self.complain(replicas, first, clock)
+        assert caplog.messages == ["stor-0:7 is not asked for a while: not you"]
+        with caplog.at_level(logging.INFO, logger="headwater"):
+            first.answered(0.1)
+        assert caplog.messages[1:] == ["stor-0:7 answers again"]
+        assert first.known
+        assert self.complain(replicas, first, clock) <= 5.0
+        assert not first.known
+
+    def test_requests_sent_before_tell_nothing_new(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, _ = replicas.all
+        sent = clock.now
+        clock.now += 1
+        self.complain(replicas, first, clock)
+        until = first.rests_until
+        for _ in range(7):
+            clock.now += 0.001
+            assert replicas.set_aside(first, Refused("not you"), sent)
+        assert first.rests_until == until
+
+    def test_what_the_last_one_says_stands(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        rest = self.complain(replicas, first, clock)
+        assert not replicas.set_aside(second, Refused("not you"), clock.now)
+        clock.now += rest  # by now the first may have been mended
+        assert replicas.set_aside(second, Refused("not you"), clock.now)
+        alone = make(clock, 1)
+        assert not alone.set_aside(alone.all[0], Refused("not you"), clock.now)
+
+
+class TestOthers:
+    def of(self, replicas: Replicas, replica: Replica) -> list[Replica]:
+        return [one for other in replicas.others(replica) for one in other.all]
+
+    def test_each_by_itself_shares_what_is_known_of_it(self, clock: Clock) -> None:
+        replicas = make(clock, 3)
+        first, second, third = replicas.all
+        one, two = replicas.others(second)
+        assert (one.all, two.all) == ([first], [third])
+        assert one.link.give_up_seconds == replicas.link.deadline_seconds
+        one.choose()
+        assert replicas.asked == 1
+        assert len(replicas.all) == 3
+        assert not list(one.others(first))
+
+    def test_one_failure_is_not_failing(self, clock: Clock) -> None:
+        """It may be one connection that broke; but silence for a while is, as a deadline that passed."""
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        fail(second, clock)
+        assert self.of(replicas, first) == [second]
+        sent = clock.now
+        clock.now += 10.0
+        second.failed(sent)
+        assert self.of(replicas, first) == []
+
+    def test_until_it_answers_or_it_is_long_ago(self, clock: Clock) -> None:
+        replicas = make(clock, 2)
+        first, second = replicas.all
+        for _ in range(8):
+            clock.now += fail(second, clock)
+        assert self.of(replicas, first) == []  # its rest is over, and nobody has tried it yet
+        second.answered(0.1)
+        assert self.of(replicas, first) == [second]
+        fail(second, clock)
+        clock.now += 1.0
+        fail(second, clock)
+        assert self.of(replicas, first) == []
+        clock.now = second.rests_until + replicas.link.deadline_seconds
+        assert self.of(replicas, first) == [second]
+
+    def test_what_complained_is_failing_and_what_was_overtaken_is_not(self, clock: Clock) -> None:
+        replicas = make(clock, 3)
+        first, second, third = replicas.all
+        assert replicas.set_aside(second, Refused("not you"), clock.now)
+        for _ in range(3):
+            clock.now += 1.0
+            third.overtaken(0.9)
+        assert self.of(replicas, first) == [third]
 
 
 class TestChoice:

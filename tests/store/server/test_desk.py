@@ -292,6 +292,7 @@ class TestPages:
         stalls = desk.ledger.snapshot()["headwater_stall_seconds_total"]
         assert isinstance(stalls, dict)
         assert stalls["cores"] > 0.02
+        assert stalls["send"] > 0
 
 
 def test_errors_as_they_are_sent() -> None:

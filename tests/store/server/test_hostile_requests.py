@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -33,10 +33,30 @@ from headwater.store.server.daemon import Daemon
 from headwater.store.server.tokens import SCOPES
 from headwater.store.wire import messages
 from headwater.store.wire.catalogue import combined
-from headwater.store.wire.messages import ACTIONS, BlocksRequest, FeatureRequest, IndexRequest, ReadRequest
+from headwater.store.wire.messages import (
+    ACTIONS,
+    BlocksRequest,
+    FeatureRequest,
+    Hello,
+    InboxSeal,
+    IndexRequest,
+    JobQuery,
+    JobStart,
+    JobStop,
+    ModelOffer,
+    ModelPart,
+    ModelQuery,
+    ModelRollback,
+    ModelSwitch,
+    ModelTake,
+    ReadRequest,
+    Release,
+    Request,
+)
 from headwater.store.wire.payloads import FACTS
 from held import held_versions, make_state
 from stores import running_daemon, write_tokens
+from strange_names import NAMES
 from visitors import BODIES, Visitor, complaint_of
 
 SECRET = "s" * 32
@@ -144,118 +164,120 @@ def still_serving(target: Target) -> Iterator[None]:
     target.check_alive()
 
 
-def make_names() -> list[str]:
-    """About two hundred names that mean something to a file system, a URL, a shell, a log or a terminal."""
-    ways = [
-        "..",
-        "../..",
-        "../../../../etc/passwd",
-        "/etc/passwd",
-        "/",
-        "//etc//passwd",
-        "./.",
-        "~",
-        "~root/.ssh",
-    ]
-    ways += ["photos/..", "photos/../photos", "../photos", "photos/../../etc/shadow", "file:///etc/passwd"]
-    ways += [
-        "C:\\Windows",
-        "..\\..\\windows",
-        "\\\\host\\share",
-        "photos\\..",
-        "/proc/self/environ",
-        "/dev/zero",
-    ]
-    names = [way for one in ways for way in (one, quote(one, safe=""), quote(quote(one, safe=""), safe=""))]
-    names += [way.replace(".", dot) for way in ways for dot in ("%2e", "%c0%ae", "\uff0e", "\u2024", "%252e")]
-    odd = [
-        "\0",
-        "\n",
-        "\r\n",
-        "\x1b[2J",
-        "\u202e",
-        "\ufeff",
-        "\u200b",
-        "\x7f",
-        "\u2028",
-        "\U0001f600",
-        "'",
-        '"',
-        "`",
-    ]
-    names += [text for one in odd for text in (one, f"photos{one}", f"{one}photos", f"photos{one}../x")]
-    names += [
-        "",
-        " ",
-        "photos ",
-        "PHOTOS",
-        "ph\u043etos",
-        "a" * 128,
-        "a" * 129,
-        "\U0001f600" * 128,
-        "a" * 100_000,
-        "\U0001f600" * 5000,
-    ]
-    names += [
-        "$(id)",
-        "`id`",
-        "; id",
-        "| id",
-        "{0}",
-        "%s%s%n",
-        "{{7*7}}",
-        "${jndi:ldap://x}",
-        "<script>",
-        "' OR 1=1--",
-    ]
-    return names
-
-
-NAMES = make_names()
-
-
 def in_steps(**parameters: object) -> dict[str, Any]:
     steps = [DECODE, {"name": "resize", "size": [8, 8], **parameters}]
     return {"steps": steps, "cuts": b"\2" * 4, "codecs": bytes(4), "names": ["none"]}
 
 
-PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "dataset": lambda name: {"dataset": name},
-    "dataset of an index": lambda name: {"type": "index", "dataset": name},
-    "dataset of blocks": lambda name: {"type": "blocks", "dataset": name},
-    "dataset of features": lambda name: {"type": "features", "model": TRUNK, "dataset": name},
-    "trunk": lambda name: {"type": "features", "model": name},
-    "step of features": lambda name: {"type": "features", "model": TRUNK, "steps": [{"name": name}]},
-    "version": lambda name: {"version": name},
-    "kind": lambda name: {"type": name},
-    "step": lambda name: in_steps(name=name),
-    "parameter": lambda name: in_steps(interpolation=name),
-    "name of a parameter": lambda name: in_steps(**{name or "_": 1}),
-    "codec": lambda name: in_steps() | {"names": [name]},
+BODY_KINDS: dict[str, type] = {
+    "hello": Hello,
+    "release": Release,
+    "models": ModelQuery,
+    "model_offer": ModelOffer,
+    "model_part": ModelPart,
+    "model_take": ModelTake,
+    "model_switch": ModelSwitch,
+    "model_rollback": ModelRollback,
+    "jobs": JobQuery,
+    "job_start": JobStart,
+    "job_stop": JobStop,
+    "inbox_seal": InboxSeal,
 }
-"""Where a name goes that must be one the store knows."""
+"""Actions with a body, and what it is."""
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_strange_name_is_a_clean_error(target: Target, place: str) -> None:
+def holds_text(kind: Any) -> bool:
+    """Whether a value of this type, as `msgspec.inspect` tells it, can hold text of a caller's choice."""
+    if isinstance(kind, msgspec.inspect.StrType | msgspec.inspect.AnyType):
+        return True
+    held = [getattr(kind, name, None) for name in ("item_type", "key_type", "value_type")]
+    held += [*getattr(kind, "types", ()), *(field.type for field in getattr(kind, "fields", ()))]
+    return any(holds_text(each) for each in held if each is not None)
+
+
+def texts_of(message: type) -> list[str]:
+    """The fields of a message in which a client can send text."""
+    return [field.name for field in msgspec.inspect.type_info(message).fields if holds_text(field.type)]  # type: ignore[attr-defined]
+
+
+Change = Callable[[str], dict[str, Any]]
+FIELDS: dict[str, dict[str, Change]] = {
+    "dataset": {"dataset": lambda name: {"dataset": name}},
+    "version": {"version": lambda name: {"version": name}},
+    "client": {"client": lambda name: {"client": name}},
+    "names": {"codec": lambda name: in_steps() | {"names": [name]}},
+    "model": {"trunk": lambda name: {"model": name}},
+    "digest": {"digest": lambda name: in_steps() | {"digest": name}},
+    "steps": {
+        "step": lambda name: in_steps(name=name),
+        "parameter": lambda name: in_steps(interpolation=name),
+        "name of a parameter": lambda name: in_steps(**{name or "_": 1}),
+    },
+}
+"""Field of a request > where in it a name goes."""
+OWN_WORDS = {"client", "digest"}
+"""What a client may fill as it likes, up to a length."""
+LEFT_OUT = {"name of a parameter", "codec"}
+"""What is ignored if the store does not know it."""
+TEXTS = {str(kind.__struct_config__.tag): texts_of(kind) for kind in get_args(Request)}
+PLACES = [
+    (kind, place, change)
+    for kind, fields in TEXTS.items()
+    for field in fields
+    for place, change in FIELDS.get(field, {}).items()
+]
+
+
+def test_no_text_of_a_request_is_forgotten() -> None:
+    assert TEXTS["read"] == ["dataset", "version", "client", "names", "steps", "digest"]
+    assert {field for fields in TEXTS.values() for field in fields} == set(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "change"), PLACES, ids=[f"{place} of {kind}" for kind, place, _ in PLACES]
+)
+def test_a_strange_name_is_a_clean_error(target: Target, kind: str, place: str, change: Change) -> None:
     assert len(NAMES) >= 200
     for name in NAMES:
-        change = PLACES[place](name)
-        digest = {"digest": target.digest(change["steps"])} if "steps" in change else {}
-        answer = target.send(change | digest)
+        changed = change(name)
+        digest = {"digest": target.digest(changed["steps"])} if "steps" in changed else {}
+        trunk = {"model": TRUNK} if kind == "features" else {}
+        answer = target.send({"type": kind} | trunk | digest | changed)
+        if place in OWN_WORDS:
+            assert isinstance(answer, list) == (len(name) <= 128), name
         if isinstance(answer, list):
-            assert place in ("name of a parameter", "codec"), name  # what is not known there is left out
-            assert place != "codec" or cut_of(answer) == [0] * 4
+            assert place in OWN_WORDS | LEFT_OUT, name
+            assert place not in ("codec", "digest") or cut_of(answer) == [0] * 4
     shown = json.loads(target.visitor.act("status"))["metrics"]["headwater_bytes_sent_total"]
     assert set(shown) <= {"raw", "index", "fields", "features", "pixels", *CODECS, *EXCERPTS}
 
 
-def test_a_strange_name_of_a_client_changes_nothing(target: Target) -> None:
+def test_a_strange_name_of_a_request_is_a_clean_error(target: Target) -> None:
+    assert not [name for name in NAMES if isinstance(target.send({"type": name}), list)]
+
+
+OWN_TEXTS = {("hello", "version"), ("job_start", "key"), ("jobs", "ids"), ("job_stop", "ids")}
+"""What a caller may fill as it likes, up to a length: none of it is looked up in a folder."""
+BODY_TEXTS = [(action, field) for action, kind in BODY_KINDS.items() for field in texts_of(kind)]
+
+
+@pytest.mark.parametrize(("action", "field"), BODY_TEXTS)
+def test_a_strange_name_in_the_body_of_an_action_changes_nothing(
+    target: Target, action: str, field: str
+) -> None:
+    good = msgspec.msgpack.decode(BODIES[action])
+    listed = isinstance(good.get(field), list)
     for name in NAMES:
-        answer = target.send({"client": name})
-        assert isinstance(answer, list) == (len(name) <= 128), name
-        hello = msgspec.msgpack.encode({"protocols": [1], "version": name, "client": name})
-        assert isinstance(target.act("hello", hello), bytes) == (len(name) <= 128), name
+        answer = target.act(action, msgspec.msgpack.encode(good | {field: [name] if listed else name}))
+        if (action, field) in OWN_TEXTS:
+            assert isinstance(answer, bytes) == (len(name) <= 128), name
+        else:
+            assert isinstance(answer, str), name
+
+
+def test_the_bodies_with_text_are_those_that_are_known() -> None:
+    assert {action for action, body in BODIES.items() if body} == set(BODY_KINDS)
+    assert set(BODY_TEXTS) >= OWN_TEXTS
 
 
 def test_a_strange_name_of_an_action_is_a_clean_error(target: Target) -> None:

@@ -19,8 +19,9 @@ from headwater.data.pipeline import Pipeline
 from headwater.engine.budget import Cores, Gone, Turn, Turnstile
 from headwater.engine.chain import Chain
 from headwater.errors import SampleTooLarge, WrongUse
+from headwater.store.client.connection import _MOST_REPLY as CLIENT_TAKES
 from headwater.store.server.ledger import Ledger
-from headwater.store.server.prefix import Made, Prefix, _avoided
+from headwater.store.server.prefix import _MOST_REPLY, Made, Prefix, _avoided
 from headwater.store.server.workers import Workers, _digest
 from headwater.store.wire.catalogue import combined, digests
 from headwater.store.wire.messages import ReadRequest
@@ -158,6 +159,25 @@ class TestPushBack:
             made = run(prefix, request(1), full)  # decoded, each is larger than its file
         for place in range(20):
             assert_raw(made, place)
+
+    def test_a_reply_grows_no_further_than_a_client_takes(
+        self, prefix: Prefix, turn: Turn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Decoded, each is larger than its file; cropped, some are smaller and always fit."""
+        assert _MOST_REPLY < CLIENT_TAKES
+        files = sum(map(len, FILES))
+        monkeypatch.setattr("headwater.store.server.prefix._MOST_REPLY", files + 50_000)
+        made = run(prefix, request(1), turn)
+        assert files < sum(map(len, made.payloads)) <= files + 50_000
+        for place, done in enumerate(made.facts["done"].tolist()):
+            if done:
+                assert_cut(made, place, 1)
+            else:
+                assert_raw(made, place)
+        monkeypatch.setattr("headwater.store.server.prefix._MOST_REPLY", 0)
+        smaller = [len(file) >= 24 * 24 * 3 for file in FILES]
+        assert sum(smaller) > 0
+        assert (run(prefix, request(2), turn).facts["done"] > 0).tolist() == smaller
 
     def test_without_workers(self, ledger: Ledger, turn: Turn, caplog: pytest.LogCaptureFixture) -> None:
         closed = Workers(1, limits=Limits())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -259,6 +259,20 @@ def test_every_download_and_what_an_operator_did_is_in_the_audit_log(door: Door)
     assert any(line["action"] == "status" and line["requests"] for line in found)
     releases = [(line["ids"], line["outcome"]) for line in found if line["action"] == "release"]
     assert {("3,77", "ok"), ("all", "ok"), ("unreadable", "HeadwaterError")} <= set(releases)
+
+
+def test_blocks_count_among_the_bytes_that_were_sent(photo_parquet: Path) -> None:
+    def sent() -> int:
+        counted: Any = status(daemon.serving.address)["metrics"]
+        return int(counted["headwater_bytes_sent_total"]["index"])
+
+    with (
+        running_daemon({"photos": photo_parquet}) as daemon,
+        closing(hw.open(daemon.serving.address, progress=False)) as data,
+    ):
+        before, blocks = sent(), data.store.blocks()
+        assert blocks is not None
+        assert sent() - before == blocks.nbytes > 0
 
 
 def test_a_stream_that_is_never_begun_or_refused_is_not_under_way(door: Door) -> None:

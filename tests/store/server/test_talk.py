@@ -101,6 +101,17 @@ class TestHello:
         assert set(greet(talk, ELSEWHERE, 1).datasets) == {"tars"}
         assert set(greet(talk, LABELLER, 1).datasets) == set()
 
+    def test_another_version_of_the_client_is_logged_once_and_not_without_end(
+        self, talk: Talk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for version in (__version__, "9.9", "9.9", "a\nb", *map(str, range(100))):
+            talk.answer("hello", messages.encode(Hello([1], version)), READER)
+        assert caplog.messages[:2] == [
+            f"client reader has headwater '9.9', this store {__version__}",
+            f"client reader has headwater 'a\\nb', this store {__version__}",
+        ]
+        assert len(caplog.messages) == 16
+
     def test_something_that_is_no_hello(self, talk: Talk) -> None:
         with pytest.raises(HeadwaterError, match="no Hello"):
             talk.answer("hello", b"\xc1", READER)

@@ -6,6 +6,7 @@ from headwater.plan.offload.load import Load, Rates
 from headwater.plan.offload.options import Options
 from headwater.plan.offload.plan import OffloadPlan
 from headwater.plan.offload.policies import POLICIES, make_plan
+from headwater.plan.offload.several import plan_each
 from headwater.plan.offload.uniform import Offload
 
-__all__ = ["POLICIES", "Load", "Offload", "OffloadPlan", "Options", "Rates", "make_plan"]
+__all__ = ["POLICIES", "Load", "Offload", "OffloadPlan", "Options", "Rates", "make_plan", "plan_each"]

@@ -11,7 +11,7 @@ The four work at the same time, so an epoch takes as long as the slowest of them
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ class Rates:
                 raise WrongUse(f"{name} is {getattr(self, name)}; it must be at least 0")
         if not math.isfinite(self.store_speed):
             raise WrongUse("store_speed is infinite; it compares two cores, so 1 if they are alike")
+
+    def share(self, part: float) -> Rates:
+        """For the samples of one of several stores, which get that part of the trainer."""
+        return replace(self, trainer_cores=self.trainer_cores * part, trainer=self.trainer * part)
 
     def cap(self, visits: float) -> float:
         """CPU seconds that the store may spend on so many visits."""

@@ -39,6 +39,11 @@ class Options:
     def __len__(self) -> int:
         return len(self.bytes)
 
+    def take(self, rows: NDArray[np.intp] | slice) -> Options:
+        """Some of the samples."""
+        columns = (self.bytes, self.store_seconds, self.trainer_seconds)
+        return Options(self.ways, *(column[rows] for column in columns))
+
     def blocks(self) -> Iterator[slice]:
         """All samples, some at a time."""
         for start in range(0, len(self), BLOCK):

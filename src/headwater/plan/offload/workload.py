@@ -43,9 +43,7 @@ class Workload:
     def thinned(self, most: int) -> Workload:
         """About as many samples as asked for, evenly spread; of the same rates, so all times shrink alike."""
         some = slice(None, None, -(-len(self.options) // most) or 1)
-        options = self.options
-        sent, trainer, store = (column[some] for column in self.columns(slice(None)))
-        return Workload(Options(options.ways, sent, store, trainer), self.rates, self.visits[some])
+        return Workload(self.options.take(some), self.rates, self.visits[some])
 
     @cached_property
     def before(self) -> Load:

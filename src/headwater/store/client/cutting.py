@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from headwater.engine.chain import Box, Chain, find_box
 from headwater.engine.fetching import Wanted
 from headwater.errors import SampleCorrupt, SampleTooLarge, WrongUse
 from headwater.plan.offload import Offload
-from headwater.store.wire.catalogue import Comparison, combined, compare, digests, longest, said_once
+from headwater.store.wire.catalogue import combined, compare, digests, longest, said_once
 from headwater.store.wire.messages import ReadRequest, Welcome
 from headwater.store.wire.payloads import Parcel
 
@@ -57,15 +57,19 @@ class Cutting:
     ways: tuple[Offload, ...]
 
     @classmethod
-    def of(cls, chain: Chain, ways: Sequence[Offload], welcome: Welcome, store: str) -> Cutting:
-        """Each way as far as both sides agree; a difference is said once."""
+    def of(cls, chain: Chain, ways: Sequence[Offload], welcomes: Mapping[str, Welcome]) -> Cutting:
+        """Each way as far as the trainer and all stores agree; a difference is said once.
+
+        `welcomes` are what each replica said, by its name.
+        """
         for way in ways:
             _check(way, chain.pipeline)
-        reach = _reach(chain, max(way.cut for way in ways), welcome, store)
+        reach = _reach(chain, max(way.cut for way in ways), welcomes)
         near = [Offload(min(way.cut, reach), way.codec) for way in ways]
-        possible = tuple(_possible(way, welcome) for way in near)
+        possible = tuple(_possible(way, welcomes) for way in near)
         if len(ways) == 1 and possible != tuple(near) and not _is_short(near[0]):
-            _say(f"store {store} has no codec {near[0].codec}; it does without")
+            codec = near[0].codec
+            _say(f"store {_lacking(codec, welcomes)} has no codec {codec}; it is done without")
         first = chain.pipeline.cut(max(way.cut for way in possible))[0]
         return cls(first, chain.seed, chain.limits, possible)
 
@@ -196,21 +200,26 @@ def _check(offload: Offload, pipeline: Pipeline) -> None:
         raise WrongUse(f"codec {offload.codec!r} is not known; known: {known}; headwater[codecs] brings more")
 
 
-def _reach(chain: Chain, cut: int, welcome: Welcome, store: str) -> int:
-    """How many of the first `cut` steps both sides make alike."""
-    used = {step.name for step in chain.pipeline.steps[:cut]}
-    reach = min(cut, longest(chain.pipeline, agree(welcome, store, used).agreed))
-    if reach and not welcome.limits:
-        _say(f"store {store} is too old to mind a loader's limits; steps stay at the trainer")
+def _reach(chain: Chain, cut: int, welcomes: Mapping[str, Welcome]) -> int:
+    """How many of the first `cut` steps all make alike."""
+    reach = min(cut, longest(chain.pipeline, agree(welcomes)))
+    old = [store for store, welcome in welcomes.items() if not welcome.limits]
+    if reach and old:
+        _say(f"store {', '.join(old)} is too old to mind a loader's limits; steps stay at the trainer")
         return 0
     return reach
 
 
-def _possible(way: Offload, welcome: Welcome) -> Offload:
-    """The way, or the nearest that the store has: pixels without a codec, a file instead of an excerpt."""
-    if way.codec in welcome.codecs and not _is_short(way):
+def _possible(way: Offload, welcomes: Mapping[str, Welcome]) -> Offload:
+    """The way, or the nearest that all stores have: pixels without a codec, a file instead of an excerpt."""
+    if not _lacking(way.codec, welcomes) and not _is_short(way):
         return way
     return Offload(0) if way.codec in EXCERPTS else Offload(way.cut)
+
+
+def _lacking(codec: str, welcomes: Mapping[str, Welcome]) -> str:
+    """The stores that do not have it, by name."""
+    return ", ".join(store for store, welcome in welcomes.items() if codec not in welcome.codecs)
 
 
 def _is_short(way: Offload) -> bool:
@@ -233,20 +242,24 @@ def _doubt_facts(parcel: Parcel, places: NDArray[np.intp], request: ReadRequest,
     return ""
 
 
-def agree(welcome: Welcome, store: str, used: Collection[str] | None = None) -> Comparison:
-    """What both sides make alike; a difference in steps that are `used` (None: in any) is said once."""
+def agree(welcomes: Mapping[str, Welcome]) -> frozenset[str]:
+    """The steps that this trainer and all stores make alike; in what each store differs is said once."""
+    return frozenset.intersection(*(_agree_with(*greeting) for greeting in welcomes.items()))
+
+
+def _agree_with(store: str, welcome: Welcome) -> frozenset[str]:
     comparison = compare(
         digests(), welcome.catalogue, my_versions=library_versions(), their_versions=welcome.libraries
     )
-    if comparison.reasons if used is None else comparison.reasons.keys() & set(used):
+    if comparison.reasons:
         _say(said_once(store, comparison))
-    return comparison
+    return comparison.agreed
 
 
-def agree_if_cheap(welcome: Welcome, store: str) -> None:
-    """Say now what differs, unless torch would have to be imported for it; the first offload says it then."""
+def agree_if_cheap(welcomes: Mapping[str, Welcome]) -> None:
+    """Say now what differs, unless torch would have to be imported for it; the first loader says it then."""
     if "torch" in sys.modules or find_spec("torch") is None:
-        agree(welcome, store)
+        agree(welcomes)
 
 
 def _say(text: str) -> None:

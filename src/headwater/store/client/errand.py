@@ -71,9 +71,11 @@ class Errand(Generic[T]):
         self._begun = time.monotonic() if begun is None else begun
         self._answers: SimpleQueue[Call | None] = SimpleQueue()
         self._calls: dict[Call, Replica] = {}
+        self.answered_by: Replica | None = None
         self._abandoned = False
         self._renewed = self._complained = self._moved = False
         self._late = 0
+        self._failure: Exception | None = None
 
     def abandon(self) -> None:
         """Wake whoever waits in `run`."""
@@ -108,11 +110,22 @@ class Errand(Generic[T]):
             replica, rest = self._replicas.choose()
             if replica is not None:
                 break
-            self._pause(rest)
+            self._rest(rest)
         replica.connection.check()
         if not replica.window.enter(self._size, lambda: self._abandoned):
             raise Abandoned("the run is over")
         self._begin(replica)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, but not past the limit: a store that complained rests for longer than one that failed."""
+        left = self._begun + self._replicas.link.give_up_seconds - time.monotonic()
+        if left <= 0:
+            raise self._lost(self._failure or Passing("it is left alone for a while"))
+        self._pause(min(seconds, left))
+
+    def _lost(self, error: Exception) -> StoreLost:
+        waited, names = time.monotonic() - self._begun, self._replicas.names
+        return StoreLost(f"no answer from {names} for {waited:.0f} s; the last failure: {error}", store=names)
 
     def _hedge(self, replica: Replica) -> bool:
         """Ask a second store if it has room now: who waits there while holding room here waits for ever."""
@@ -184,6 +197,7 @@ class Errand(Generic[T]):
         if error is None:
             replica.answered(time.monotonic() - call.begun)
             replica.window.answered(self._size, call.latency)
+            self.answered_by = replica
             return (call.answer,)
         if isinstance(error, Damaged):
             error = Passing(f"{replica.name}: {error}")
@@ -196,29 +210,26 @@ class Errand(Generic[T]):
             self._renewed = True
             return
         if not isinstance(error, Passing):
-            self._believe(error, replica)
+            self._believe(error, call, replica)
             return
         replica.failed(call.begun)
         if isinstance(error, TimedOut):
             self._late += 1
             replica.window.timed_out()
-        waited = time.monotonic() - self._begun
-        if waited >= self._replicas.link.give_up_seconds:
-            raise StoreLost(
-                f"no answer from {self._replicas.names} for {waited:.0f} s; the last failure: {error}",
-                store=self._replicas.names,
-            ) from error
+        self._failure = error
+        if time.monotonic() - self._begun >= self._replicas.link.give_up_seconds:
+            raise self._lost(error) from error
         if isinstance(error, TimedOut) and self._divisible and self._late >= min(2, len(self._replicas.all)):
             raise TooSlow(str(error)) from error
 
-    def _believe(self, error: Exception, replica: Replica) -> None:
+    def _believe(self, error: Exception, call: Call, replica: Replica) -> None:
         """Raise what a store complains of, but if it answered others well only when it says so twice.
 
         A bit that was flipped on the way makes another request of one, or another token.
         """
         if not self._complained and replica.known:
             self._complained = True
-        elif not isinstance(error, _OF_ONE_STORE) or not self._replicas.retire(replica, error):
+        elif not isinstance(error, _OF_ONE_STORE) or not self._replicas.set_aside(replica, error, call.begun):
             raise error
 
     def _has_new_token(self, call: Call) -> bool:

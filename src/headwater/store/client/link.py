@@ -18,8 +18,9 @@ class Link:
     `ca` signs the store's certificate (None: the system's authorities); `cert` and `key` are the client's
     own, for mutual TLS. A request that is not answered within `deadline_seconds` is sent again, to a
     replica if there is one; after `give_up_seconds` without an answer the read fails with `StoreLost`. At
-    most `in_flight_bytes` are asked for at once of each store, fewer where the link is short. `hedge` asks a
-    replica when the first store is unusually slow, and takes the answer that comes first.
+    most `in_flight_bytes` are asked for at once of each store, fewer where the link is short: bytes of files,
+    whatever comes of them at a cut. `hedge` asks a replica when the first store is unusually slow, and takes
+    the answer that comes first.
     """
 
     ca: PathLike | None = None

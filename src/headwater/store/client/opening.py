@@ -5,14 +5,22 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeVar
 
 from headwater.engine.crew import Daemons
-from headwater.errors import DatasetNotFound, HeadwaterError, Incompatible, Unreachable, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    HeadwaterError,
+    Incompatible,
+    Refused,
+    Unreachable,
+    WrongUse,
+)
 from headwater.store.base import Store
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection, Passing
@@ -23,6 +31,7 @@ from headwater.store.client.remembered import recall, remember
 from headwater.store.client.remote import Remote, RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.wire import messages
+from headwater.store.wire.catalogue import plain
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Welcome
 from headwater.store.wire.payloads import Damaged
 
@@ -33,6 +42,11 @@ T = TypeVar("T")
 _REST_SECONDS = 0.2
 _UNTRUSTED = re.compile(r"(?i)certificate.verify.failed|not in peer certificate")
 """How gRPC says what does not pass, as the silence of a store that is just starting does."""
+_OF_ONE_STORE = (DatasetNotFound, Incompatible, Refused, Unreachable)
+"""Why a store may be away although its replicas are not."""
+_noted: set[tuple[str, str]] = set()
+_DECIDING = {"fields": "fields", "labels, class names, columns or sizes": "content", "blocks": "blocks"}
+"""What must be the same at all replicas: as it is called, and in `DatasetFacts`."""
 _HINTS = {
     "grpc": "is the store running, and is the address right (grpc+tls:// with TLS, grpc:// without)?",
     "grpc+tls": "is the store running, is the address right (grpc:// without TLS), and are Link(ca=...) or "
@@ -43,7 +57,8 @@ _HINTS = {
 def open_stores(uris: Sequence[str], secret: Secret, link: Link, *, progress: bool | None = None) -> Store:
     """One store for all addresses: those with the same version are replicas, disjoint ones shards.
 
-    At least one must answer. One that does not, and was a replica when last seen, is used when it does.
+    At least one must answer. One that does not, or refuses, and was a replica when last seen, is used when it
+    does.
     """
     if not uris:
         raise WrongUse("an empty list of stores; name at least one")
@@ -67,25 +82,32 @@ class _Member:
 
 def _open_all(connections: Sequence[Connection], *, progress: bool | None) -> Store:
     versions: dict[str, list[_Member]] = {}
-    away: list[tuple[Connection, Unreachable]] = []
+    away: list[tuple[Connection, HeadwaterError]] = []
     for connection, answer in zip(connections, _greet_all(connections), strict=True):
-        if isinstance(answer, Unreachable):
-            away.append((connection, answer))
+        try:
+            version, member = _admit(connection, answer)
+        except _OF_ONE_STORE as error:
+            away.append((connection, error))
             continue
-        if isinstance(answer, Exception):
-            raise answer
-        name = choose(connection.address, answer)
-        version = answer.datasets[name].version
-        remember(connection.address, name, version)
-        versions.setdefault(version, []).append(_Member(connection, name, answer))
-    for connection, error in away:
-        _place(connection, error, versions)
+        versions.setdefault(version, []).append(member)
+    for connection, why in sorted(away, key=lambda entry: isinstance(entry[1], Unreachable)):
+        _place(connection, why, versions)
     stores = [_open_one(group, progress=progress) for _, group in sorted(versions.items())]
     if len(stores) == 1:
         return stores[0]
     from headwater.store.fleet import ShardedStore
 
     return ShardedStore(stores)
+
+
+def _admit(connection: Connection, answer: Welcome | Exception) -> tuple[str, _Member]:
+    """A store that greeted, by the version of its dataset; raises what it said instead."""
+    if isinstance(answer, Exception):
+        raise answer
+    name = choose(connection.address, answer)
+    version = answer.datasets[name].version
+    remember(connection.address, name, version)
+    return version, _Member(connection, name, answer)
 
 
 def _greet_all(connections: Sequence[Connection]) -> list[Welcome | Exception]:
@@ -108,13 +130,14 @@ def _greet_all(connections: Sequence[Connection]) -> list[Welcome | Exception]:
     return [found[number] for number in range(len(connections))]
 
 
-def _place(connection: Connection, error: Unreachable, versions: dict[str, list[_Member]]) -> None:
+def _place(connection: Connection, error: HeadwaterError, versions: dict[str, list[_Member]]) -> None:
     """A store that is away belongs to those that hold what it held; if that is not known, it is an error."""
     seen = recall(connection.address)
     if seen is None or seen.version not in versions:
-        error.add_note("whether it holds the same samples as the others is not known; leave it out, or wait")
+        if versions:
+            error.add_note("whether it holds the same samples as others is not known; leave it out, or wait")
         raise error
-    log.warning("%s does not answer; it is a replica and is used when it is back", connection.address.place)
+    log.warning("%s is a replica and is used when it is back: %s", connection.address.place, error)
     versions[seen.version].append(_Member(connection, seen.name, None))
 
 
@@ -122,12 +145,21 @@ def greet(connection: Connection) -> Welcome:
     """Agree on a protocol; raises `Unreachable`, `Refused` or `Incompatible`."""
     hello = messages.encode(Hello(protocols=list(PROTOCOLS), version=VERSION))
     welcome = act(connection, "hello", hello, read=_read_welcome)
+    place, version = connection.address.place, plain(welcome.version)
     if welcome.protocol not in PROTOCOLS:
         raise Incompatible(
-            f"{connection.address.place} (headwater {welcome.version}) speaks protocol {welcome.protocol}, "
+            f"{place} (headwater {version}) speaks protocol {welcome.protocol}, "
             f"this client {list(PROTOCOLS)}; upgrade the older one"
         )
+    _note_version(place, version)
     return welcome
+
+
+def _note_version(store: str, version: str) -> None:
+    """Say once that a store has another version than this client; the protocol says whether they can talk."""
+    if version != VERSION and (store, version) not in _noted:
+        _noted.add((store, version))
+        log.warning("%s has headwater %s, this client %s", store, version, VERSION)
 
 
 def act(connection: Connection, action: str, body: bytes = b"", *, read: Callable[[bytes], T]) -> T:
@@ -179,33 +211,27 @@ def _open_one(group: Sequence[_Member], *, progress: bool | None) -> RemoteStore
     names = sorted({member.name for member in group})
     if len(names) > 1:
         raise WrongUse(f"replicas call the dataset {' and '.join(names)}; serve it under one name")
-    welcome, name = _weakest([member.welcome for member in group if member.welcome is not None]), names[0]
+    welcomes = {m.connection.address.place: m.welcome for m in group if m.welcome is not None}
+    facts = _common_facts(names[0], welcomes)
     replicas = Replicas([member.connection for member in group])
     for member, replica in zip(group, replicas.all, strict=True):
         if member.welcome is None:
             replica.failed(time.monotonic())
-    agree_if_cheap(welcome, replicas.names)
-    facts: DatasetFacts = welcome.datasets[name]
-    index = open_index(replicas, name, facts, progress=progress)
-    return RemoteStore(replicas, Remote(name, facts, welcome, index))
+    agree_if_cheap(welcomes)
+    index = open_index(replicas, names[0], facts, progress=progress)
+    return RemoteStore(replicas, Remote(names[0], facts, welcomes, index))
 
 
-def _weakest(welcomes: Sequence[Welcome]) -> Welcome:
-    """What every replica can do: steps that all agree on, codecs that all have, the smallest requests."""
-    first = welcomes[0]
-    if len(welcomes) == 1:
-        return first
-    return Welcome(
-        protocol=min(w.protocol for w in welcomes),
-        version=first.version,
-        catalogue={
-            n: d for n, d in first.catalogue.items() if all(w.catalogue.get(n) == d for w in welcomes)
-        },
-        libraries=first.libraries,
-        codecs=[codec for codec in first.codecs if all(codec in w.codecs for w in welcomes)],
-        datasets=first.datasets,
-        request_bytes=min(w.request_bytes for w in welcomes),
-        request_samples=min(w.request_samples for w in welcomes),
-        limits=all(w.limits for w in welcomes),
-        cores=min(w.cores for w in welcomes),
-    )
+def _common_facts(name: str, welcomes: Mapping[str, Welcome]) -> DatasetFacts:
+    """Those of the first store; raises `DatasetError` if a batch would depend on which store answers."""
+    first, *others = welcomes
+    facts = welcomes[first].datasets[name]
+    for other in others:
+        theirs = welcomes[other].datasets[name]
+        differing = [what for what, key in _DECIDING.items() if getattr(facts, key) != getattr(theirs, key)]
+        if differing:
+            raise DatasetError(
+                f"stores {first} and {other} hold the same samples of {name!r} and differ in "
+                f"{' and '.join(differing)}; serve both with the same settings and from the same layout"
+            )
+    return facts

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
 
+from headwater.data.atomic import replacing
 from headwater.data.indexcache import cache_folder
 from headwater.store.client.address import Address
 
@@ -36,10 +35,8 @@ def remember(address: Address, name: str, version: str) -> None:
         if path.exists() and path.read_bytes() == content:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with replacing(path) as file:
             file.write(content)
-        os.replace(temporary, path)
     except OSError as error:
         log.warning("cannot remember %s in %s: %s", address, path.parent, error.strerror)
 

@@ -21,9 +21,9 @@ from headwater.engine.fetching import Costs, Fetched, Reader, Wanted
 from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
 from headwater.store.base import Site
-from headwater.store.client.cutting import Cutting, Opened
-from headwater.store.client.errand import Errand, Errands, TooSlow, locate
-from headwater.store.client.replicas import Replicas
+from headwater.store.client.cutting import Cutting, Opened, agree
+from headwater.store.client.errand import Abandoned, Errand, Errands, TooSlow, locate
+from headwater.store.client.replicas import Replica, Replicas
 from headwater.store.client.traffic import Traffic
 from headwater.store.wire import messages, pages, payloads
 from headwater.store.wire.messages import BlocksRequest, Complaint, DatasetFacts, ReadRequest, Welcome
@@ -35,12 +35,29 @@ _FEW = 0.1  # of a request's samples: if no more are to be cut, it is the link t
 
 @dataclass(frozen=True)
 class Remote:
-    """What is known of a dataset once the store has greeted: its name there, its facts, its index."""
+    """What is known of a dataset once its stores have greeted: its name there, its facts, its index.
+
+    `welcomes` are what each replica said, by its name.
+    """
 
     name: str
     facts: DatasetFacts
-    welcome: Welcome
+    welcomes: Mapping[str, Welcome]
     index: Index
+
+    @cached_property
+    def request_bytes(self) -> int:
+        """What every replica answers at once, and so `request_samples`."""
+        return min(welcome.request_bytes for welcome in self.welcomes.values())
+
+    @cached_property
+    def request_samples(self) -> int:
+        return min(welcome.request_samples for welcome in self.welcomes.values())
+
+    @property
+    def cores(self) -> float:
+        """Of one replica, that which has the fewest."""
+        return min(welcome.cores for welcome in self.welcomes.values())
 
 
 class RemoteStore:
@@ -98,14 +115,17 @@ class RemoteStore:
     def sites(self, chain: Chain, ways: Sequence[Offload]) -> tuple[Site, ...]:
         found = self._cutting(chain, ways).ways
         possible = np.array([one == other for one, other in zip(found, ways, strict=True)], np.bool_)
-        cores = self.known.welcome.cores * len(self.replicas.all)
+        cores = self.known.cores * len(self.replicas.all)
         return (Site(self.replicas.names, possible, cores, self.traffic.read),)
 
     def site_of(self, positions: NDArray[np.int64]) -> NDArray[np.intp]:
         return np.zeros(len(positions), np.intp)
 
     def _cutting(self, chain: Chain, ways: Sequence[Offload]) -> Cutting:
-        return Cutting.of(chain, ways, self.known.welcome, self.replicas.names)
+        return Cutting.of(chain, ways, self.known.welcomes)
+
+    def compare_steps(self) -> None:
+        agree(self.known.welcomes)
 
     def blocks(self) -> NDArray[np.int64] | None:
         return self._blocks if self.known.facts.blocks else None
@@ -155,13 +175,13 @@ class RemoteReader:
 
     def fetch(self, wanted: Wanted) -> Fetched:
         # another thread may lose its trust while requests are under way
-        return self._fetch(wanted, self.cutting)
+        return self._fetch(wanted, self.cutting, self._store.replicas)
 
-    def _fetch(self, wanted: Wanted, cutting: Cutting | None) -> Fetched:
-        parts = self._divide(wanted, cutting)
+    def _fetch(self, wanted: Wanted, cutting: Cutting | None, among: Replicas) -> Fetched:
+        parts = self._divide(wanted, cutting, among)
         return parts[0] if len(parts) == 1 else join(parts)
 
-    def _divide(self, wanted: Wanted, cutting: Cutting | None) -> list[Fetched]:
+    def _divide(self, wanted: Wanted, cutting: Cutting | None, among: Replicas) -> list[Fetched]:
         """Ask in pieces that the store takes and that end before their deadline."""
         sizes = self._weights(wanted.positions)
         waiting = [np.arange(len(wanted.ids))] if len(wanted.ids) else []
@@ -174,7 +194,7 @@ class RemoteReader:
                 continue
             piece = wanted.take(places)
             try:
-                answer = self._ask(piece, cutting, int(sizes[places].sum()), begun)
+                answer = self._ask(piece, cutting, among, size=int(sizes[places].sum()), begun=begun)
             except TooSlow:
                 waiting += [places[len(places) // 2 :], places[: len(places) // 2]]
                 continue
@@ -189,33 +209,86 @@ class RemoteReader:
         return np.minimum(sizes, self._heads) if self._heads else sizes
 
     def _too_much(self, sizes: NDArray[np.int64]) -> bool:
-        welcome = self._store.known.welcome
+        known = self._store.known
         # What one request should be at most is a wish: half as much again does not divide it.
         wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
-        return len(sizes) > welcome.request_samples or int(sizes.sum()) > min(welcome.request_bytes, wish)
+        return len(sizes) > known.request_samples or int(sizes.sum()) > min(known.request_bytes, wish)
 
-    def _ask(self, wanted: Wanted, cutting: Cutting | None, size: int, begun: float) -> Fetched:
-        """What the store sends for these samples, or for the first of them."""
+    def _ask(
+        self, wanted: Wanted, cutting: Cutting | None, among: Replicas, *, size: int, begun: float
+    ) -> Fetched:
+        """What a store sends for these samples, or for the first of them, and others for what it cannot give.
+
+        Samples whose payload is of no use are fetched once more, as files; that asks others by itself.
+        """
         request = self._request(wanted, cutting)
+        parcel, replica = self._send(request, wanted, among, size=size, begun=begun)
+        count = _answered(parcel)
+        parcel, given = parcel.first(count), wanted.take(slice(count))
+        opened = None if cutting is None or not request.cuts else cutting.open(parcel, given, request)
+        if opened is not None and opened.wrong:
+            self._distrust(replica, opened.wrong)
+            return self._fetch(given, None, among)
+        found = _collect(parcel, opened, replica.name, costly=given.ways is not None)
+        for other in among.others(replica):
+            if found.failed:
+                found = self._ask_another(found, given, other)
+        return self._fetch_again(found, given, among, [] if opened is None else opened.again)
+
+    def _send(
+        self, request: ReadRequest, wanted: Wanted, among: Replicas, *, size: int, begun: float
+    ) -> tuple[Parcel, Replica]:
+        """A store's answer, and which store's it is."""
         ticket = messages.encode(request)
         cut, seal = bool(request.cuts), payloads.seal_of(ticket)
         errand: Errand[Parcel] = Errand(
-            self._store.replicas,
+            among,
             ticket,
             lambda reply: accept(reply, wanted.ids, cut=cut, seal=seal),
             size=size,
             divisible=len(wanted.ids) > 1,
             begun=begun,
         )
+        parcel = self._run(errand, request, wanted)
+        assert errand.answered_by is not None
+        return parcel, errand.answered_by
+
+    def _run(self, errand: Errand[Parcel], request: ReadRequest, wanted: Wanted) -> Parcel:
         try:
             with self._store.traffic.awaiting(files=_mostly_files(request)):
                 parcel = self._errands.run(errand)
                 self._store.traffic.count(parcel.bytes)
+                return parcel
         except StoreLost as error:
             position, epoch = int(wanted.positions[0]), wanted.epoch
             raise locate(error, self._store.known.name, position, f"epoch {epoch}") from error
-        count = _answered(parcel)
-        return self._open(parcel.first(count), wanted.take(slice(count)), cutting, request)
+
+    def _ask_another(self, found: Fetched, wanted: Wanted, other: Replicas) -> Fetched:
+        """With what another store has of the samples that were not to be had, as files.
+
+        What it says of them stands, with what was said before as a note; if it does not answer, that does.
+        """
+        places = np.array(sorted(found.failed), np.intp)
+        try:
+            files = self._fetch(wanted.take(places), None, other)
+        except Abandoned:
+            raise
+        except HeadwaterError as error:
+            for before in found.failed.values():
+                before.add_note(f"store {other.names} was asked too: {error}")
+            return found
+        for place, last in files.failed.items():
+            last.add_note(f"before that: {_with_notes(found.failed[int(places[place])])}")
+        if found.costs is not None and files.costs is not None:
+            found.costs.put(places, files.costs)
+        return _replaced(found, places, files)
+
+    def _fetch_again(self, found: Fetched, wanted: Wanted, among: Replicas, again: Sequence[int]) -> Fetched:
+        """With the files of samples that came and could not be opened."""
+        if not again:
+            return found
+        places = np.array(again, np.intp)
+        return _replaced(found, places, self._fetch(wanted.take(places), None, among))
 
     def _request(self, wanted: Wanted, cutting: Cutting | None) -> ReadRequest:
         request = ReadRequest(
@@ -229,39 +302,12 @@ class RemoteReader:
         )
         return request if cutting is None else cutting.apply(request, wanted)
 
-    def _open(self, parcel: Parcel, wanted: Wanted, cutting: Cutting | None, request: ReadRequest) -> Fetched:
-        failed = {place: error_of(text) for place, text in parcel.errors.items()}
-        fields = _columns(parcel.fields, set(failed)) if parcel.fields is not None else {}
-        costs = _costs(parcel) if wanted.ways is not None else None
-        if cutting is None or not request.cuts:
-            return Fetched(list(parcel.payloads), fields, failed, bytes_moved=parcel.bytes, costs=costs)
-        opened = cutting.open(parcel, wanted, request)
-        if opened.wrong:
-            self._distrust(opened.wrong)
-            return self._ask(wanted, None, int(self._weights(wanted.positions).sum()), time.monotonic())
-        moved = parcel.bytes + self._fetch_again(opened, wanted, failed)
-        if costs is not None:
-            costs.trainer_seconds[:] = opened.seconds
-        return Fetched(opened.values, fields, failed, opened.done, moved, costs)
-
-    def _fetch_again(self, opened: Opened, wanted: Wanted, failed: dict[int, Exception]) -> int:
-        """Put the files of samples that could not be opened in their places; how many bytes that moved."""
-        if not opened.again:
-            return 0
-        places = np.array(opened.again, np.intp)
-        found = self._fetch(wanted.take(places), None)
-        for place, value in zip(opened.again, found.values, strict=True):
-            opened.values[place] = value
-        failed |= {opened.again[place]: error for place, error in found.failed.items()}
-        opened.done[places] = 0
-        return found.bytes_moved
-
-    def _distrust(self, reason: str) -> None:
-        """The store did something else than was asked: its steps stay at the trainer from now on."""
+    def _distrust(self, replica: Replica, reason: str) -> None:
+        """The store did something else than was asked: steps stay at the trainer from now on."""
         with self._lock:
             first, self.cutting = self.cutting is not None, None
         if first:
-            text = f"store {self._store.replicas.names}: {reason}; steps stay at the trainer from now on"
+            text = f"store {replica.name}: {reason}; steps stay at the trainer from now on"
             warnings.warn(text, stacklevel=2)
 
 
@@ -308,6 +354,22 @@ def _is_full(text: bytes) -> bool:
     return complaint.retry and complaint.kind == "Busy"
 
 
+def _collect(parcel: Parcel, opened: Opened | None, store: str, *, costly: bool) -> Fetched:
+    """What a store sent, as far as it was opened, and what it said of samples that it could not send."""
+    failed = {place: error_of(text) for place, text in parcel.errors.items()}
+    fields = _columns(parcel.fields or [], failed)
+    values = list(parcel.payloads) if opened is None else opened.values
+    for place, error in failed.items():
+        error.add_note(f"said by store {store}")
+        values[place] = None
+    costs = _costs(parcel) if costly else None
+    if opened is None:
+        return Fetched(values, fields, failed, bytes_moved=parcel.bytes, costs=costs)
+    if costs is not None:
+        costs.trainer_seconds[:] = opened.seconds
+    return Fetched(values, fields, failed, opened.done, parcel.bytes, costs)
+
+
 def error_of(text: bytes) -> Exception:
     """The error that a store met with one sample; its kind must be one that concerns samples or files."""
     try:
@@ -315,6 +377,10 @@ def error_of(text: bytes) -> Exception:
     except HeadwaterError as error:
         return SampleError(str(error))
     return error_named(complaint.kind, complaint.text) or SampleError(complaint.text)
+
+
+def _with_notes(error: Exception) -> str:
+    return f"{error} ({'; '.join(error.__notes__)})"
 
 
 def _costs(parcel: Parcel) -> Costs:
@@ -327,10 +393,43 @@ def _costs(parcel: Parcel) -> Costs:
     return costs
 
 
-def _columns(encoded: Sequence[bytes], failed: set[int]) -> dict[str, list[object]]:
-    rows = [{} if place in failed else payloads.decode_fields(row) for place, row in enumerate(encoded)]
+def _columns(encoded: Sequence[bytes], failed: dict[int, Exception]) -> dict[str, list[object]]:
+    """The fields of all samples by name; a sample whose fields cannot be read has failed."""
+    rows: list[dict[str, object]] = [{} for _ in encoded]
+    for place, row in enumerate(encoded):
+        if place not in failed:
+            try:
+                rows[place] = payloads.decode_fields(row)
+            except Damaged as error:
+                failed[place] = SampleError(str(error))
     names = {name for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def _replaced(found: Fetched, places: NDArray[np.intp], other: Fetched) -> Fetched:
+    """With what came instead, all of it files, in these places."""
+    if found.done is not None:
+        found.done[places] = 0
+    nothing, none = [None] * len(found.values), [None] * len(places)
+    return Fetched(
+        _put(found.values, places, other.values),
+        {
+            name: _put(found.fields.get(name, nothing), places, other.fields.get(name, none))
+            for name in {*found.fields, *other.fields}
+        },
+        {place: error for place, error in found.failed.items() if place not in places}
+        | {int(places[place]): error for place, error in other.failed.items()},
+        found.done,
+        found.bytes_moved + other.bytes_moved,
+        found.costs,
+    )
+
+
+def _put(values: Sequence[Any], places: NDArray[np.intp], others: Sequence[Any]) -> list[Any]:
+    made = list(values)
+    for place, value in zip(places.tolist(), others, strict=True):
+        made[place] = value
+    return made
 
 
 def join(parts: Sequence[Fetched]) -> Fetched:

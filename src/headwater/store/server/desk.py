@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,8 @@ from headwater.store.wire.messages import Complaint, ReadRequest
 from headwater.store.wire.payloads import Parcel
 
 log = logging.getLogger("headwater")
+
+T = TypeVar("T")
 
 _PATIENCE = 60.0  # seconds in the queue; the caller's own deadline is usually shorter
 _ROW_BYTES = 64
@@ -82,11 +84,7 @@ class Desk:
             del parcel
             begun.turn.leave_slot()
             begun.release()
-            begin = time.perf_counter()
-            try:
-                yield batch
-            finally:  # also of a reply that nobody read
-                self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
+            yield from self._hand_over(batch)
 
     @contextmanager
     def files(
@@ -118,7 +116,14 @@ class Desk:
             begun.turn.grow(max(0, batch.nbytes - memory))
             begun.turn.leave_slot()
             begun.release()
-            yield batch, digest
+            yield from self._hand_over((batch, digest))
+
+    def _hand_over(self, reply: T) -> Iterator[T]:
+        begin = time.perf_counter()
+        try:
+            yield reply
+        finally:  # also of a reply that nobody read
+            self.ledger.add("headwater_stall_seconds_total", time.perf_counter() - begin, "send")
 
     def _begin(self, wish: Wish, stack: ExitStack) -> Begun:
         """Wait for cores and a turn, which the stack gives back; what was waited goes into the ledger."""

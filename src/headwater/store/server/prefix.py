@@ -38,6 +38,7 @@ _PATIENCE = 0.05  # seconds that a chunk waits for cores before it goes out raw
 _FIRST_GUESS = 2e-8  # CPU seconds per byte of a file, until something was measured
 _LEARN = 0.2
 _MOST_STEPS = 8
+_MOST_REPLY = 256 << 20  # bytes; a client refuses replies of more than 1 GiB, and would ask the same again
 _EVERYTHING = 1 << 62
 _MOST_DIFFERING = 256  # digests that are told apart in the log
 _MOST_EDGE = 65_535  # pixels; to make a longer one of a small picture takes many seconds
@@ -51,6 +52,8 @@ class Made:
     facts: NDArray[np.void]
     drawn: list[bytes]
     quarantined: NDArray[np.bool_]
+    bytes: int
+    """Of all payloads."""
 
 
 class Prefix:
@@ -87,7 +90,13 @@ class Prefix:
         codecs = _codec_names(request, len(ids))
         excerpts = np.fromiter((codec in EXCERPTS for codec in codecs), bool, len(codecs))
         cuts[excerpts & ((cuts != EXCERPT_CUT) | (not takes_excerpts(pipeline)))] = 0
-        made = Made(list(files), np.zeros(len(ids), FACTS), [b""] * len(ids), np.zeros(len(ids), bool))
+        made = Made(
+            list(files),
+            np.zeros(len(ids), FACTS),
+            [b""] * len(ids),
+            np.zeros(len(ids), bool),
+            int(_lengths(files).sum()),
+        )
         (wanted,) = np.nonzero((cuts > 0) & np.array([file is not None for file in files]))
         for begin in range(0, len(wanted), _CHUNK):
             places = wanted[begin : begin + _CHUNK]
@@ -231,9 +240,11 @@ class Prefix:
                 # tried, and it cannot be: the CPU that it took tells this from a lack of cores
                 made.facts["seconds"][place] = done.seconds[number]
                 continue
-            if not turn.grow(max(0, len(payload) - len(made.payloads[place]))):
+            grown = len(payload) - len(made.payloads[place])
+            if grown > 0 and (made.bytes + grown > _MOST_REPLY or not turn.grow(grown)):
                 continue
             made.payloads[place] = payload
+            made.bytes += grown
             made.drawn[place] = done.drawn[number]
             made.facts[place] = (
                 work.cuts[number],

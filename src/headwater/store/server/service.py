@@ -248,6 +248,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
         def page() -> tuple[pa.RecordBatch, bytes]:
             batch = pa.RecordBatch.from_arrays([pa.array(starts, pa.int64())], schema=BLOCKS)
+            self._ledger.add("headwater_bytes_sent_total", batch.nbytes, "index")
             return batch, pages.blocks_digest(starts, call.seal)
 
         batches = self._desk.send(page, call.who, size=starts.nbytes, gone=call.gone)

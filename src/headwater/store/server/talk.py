@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,10 @@ from headwater.store.server.workers import Workers
 from headwater.store.wire import messages
 from headwater.store.wire.messages import PROTOCOLS, VERSION, DatasetFacts, Hello, Release, Welcome
 from headwater.store.wire.pages import content_of
+
+log = logging.getLogger("headwater")
+
+_MOST_VERSIONS = 16
 
 Answer = Callable[[bytes, Caller], bytes]
 """From the body of an action and who asks to what is sent back."""
@@ -51,6 +56,7 @@ class Talk:
         self._idle = threading.Condition()
         self._under_way = 0
         self._seen: dict[str, float] = {}
+        self._versions = {VERSION}
         self.draining = False
         self.http = 0
         """The port of HTTP, once it is known."""
@@ -151,6 +157,7 @@ class Talk:
                 f"store {VERSION} speaks protocols {list(PROTOCOLS)}, client {hello.version} "
                 f"{sorted(hello.protocols)[:8]}; upgrade the older one"
             )
+        self._note_version(hello.version, caller)
         budget = self._desk.budget
         return Welcome(
             protocol=common[-1],
@@ -165,6 +172,12 @@ class Talk:
             cores=budget.cores,
             http=self.http,
         )
+
+    def _note_version(self, version: str, caller: Caller) -> None:
+        """In the log, once, and not without end: a client can say anything."""
+        if version not in self._versions and len(self._versions) <= _MOST_VERSIONS:
+            self._versions.add(version)
+            log.warning("client %s has headwater %r, this store %s", caller.name, version, VERSION)
 
     def _visible(self, caller: Caller) -> Mapping[str, DatasetFacts]:
         return {name: facts for name, facts in self._facts.items() if caller.may("read", name)}

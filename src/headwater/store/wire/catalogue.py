@@ -128,7 +128,7 @@ def _explain_bytes(name: str, mine: Mapping[str, str], theirs: Mapping[str, str]
     """Which library explains that the bytes of a step differ."""
     used = LIBRARIES.get(name, ())
     differing = [
-        f"store {library} {_plain(theirs.get(library, 'none'))}, here {mine.get(library, 'none')}"
+        f"store {library} {plain(theirs.get(library, 'none'))}, here {mine.get(library, 'none')}"
         for library in used
         if mine.get(library) != theirs.get(library)
     ]
@@ -138,7 +138,7 @@ def _explain_bytes(name: str, mine: Mapping[str, str], theirs: Mapping[str, str]
     return f"its bytes differ, although both have {', '.join(same)}" if same else "its bytes differ"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """What the other side calls a version, fit for one line of a terminal: it may send anything."""
     return "".join(character for character in text[:40] if character.isprintable())
 

@@ -1,0 +1,53 @@
+"""What every benchmark prints about itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pages import ROOT
+
+
+@pytest.fixture
+def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that benchmarks print with, in a folder of its own."""
+    copy = shutil.copy(ROOT / "benchmarks" / "measuring.py", tmp_path)
+    spec = importlib.util.spec_from_file_location("measuring", copy)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "measuring", module)  # its dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_header_names_the_commit_and_whether_the_tree_is_changed(
+    measuring: ModuleType, tmp_path: Path
+) -> None:
+    def git(*words: str) -> str:
+        settings = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+        done = subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    assert "commit" not in measuring.machine()
+    git("init", "--quiet")
+    git("add", "measuring.py")
+    git("commit", "--quiet", "--message", "All of it")
+    (tmp_path / ".git" / "info" / "exclude").write_text("__pycache__\n")
+    commit = git("rev-parse", "--short", "HEAD")
+    assert re.search(rf", commit {commit}, load", measuring.machine())
+    (tmp_path / "measuring.py").write_text("changed")
+    assert re.search(rf", commit {commit}\+, load", measuring.machine())
+
+
+def test_without_git_there_is_no_commit(measuring: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "commit" not in measuring.machine()
