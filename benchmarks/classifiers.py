@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headwater as hw
+from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
 from headwater.models.model import Model
 from headwater.models.presets import imagenet_classes, lite0_steps
@@ -53,11 +54,16 @@ def open_photos(folder: Path, options: Options) -> Photos:
     tars = write_tars(folder, options)
     data = hw.open(tars, progress=False)
     positions = data.positions()
-    lot = _Lot(data.index.ids[positions])
-    Chain(lite0_steps().samplewise).run(data.store.read(positions), lot)
     names = [data.index.key(position) for position in positions.tolist()]
-    pixels = np.stack([lot.made[place] for place in range(len(positions))])
+    pixels = pixels_of(data, positions, lite0_steps())
     return Photos(tars, pixels, np.array([class_of(Path(name).stem) for name in names]))
+
+
+def pixels_of(data: hw.Dataset, positions: NDArray[np.int64], steps: Pipeline) -> Pixels:
+    """Samples as a pipeline's steps per sample leave them."""
+    lot = _Lot(data.index.ids[positions])
+    Chain(steps.samplewise).run(data.store.read(positions), lot)
+    return np.stack([lot.made[place] for place in range(len(positions))])
 
 
 def class_of(name: str) -> int:

@@ -195,6 +195,8 @@ def run(folder: Path, options: Options) -> Report:
             f"per image, in batches of {IMAGES}; store: the engine; tuner: torch, forward only; both in fp32",
             "slowest: of store, link and tuner, each measured alone; together: measured with all at work",
             f"an image is {IMAGE_BYTES:,} bytes, decoded already; ResNet-50 has random weights",
+            "`headwater finetune` itself chooses between images and the last cut of a version: a store runs "
+            "all frozen layers or none, and where they end is fixed when the version is exported",
         ),
         raw={name: [_raw(one) for one in costs] for name, costs in found.items()},
     )

@@ -1,9 +1,11 @@
-"""Do writes, stale scans, counts and reviews of labels cost the same per row at 1e4, 1e6 and 1e7 rows?
+"""Do relabelling, scans, counts, comparisons and reviews of labels cost the same per row at 1e4, 1e6 and 1e7?
 
-SQLite in a file, ids that are hashes, a thousand classes, margins of which a tenth is in doubt. A first model
-labels every sample in chunks of a job, in order of id, then a second one relabels what is stale; all of that
-is committed to disk. What is compared is the cost per row at one size with that at another, in one process. A
-database is filled once at each size, so that these two are single runs.
+SQLite in a file, ids that are hashes, a thousand classes, margins of which a tenth is in doubt. Models label
+all samples as a relabel job does: in its blocks, and for each block it asks what is pending, reads the rows
+that are there, and writes. The first two models go through the samples as they lie on disk, where ids come in
+any order, the third in order of id; all of that is committed to disk. What is compared is the cost per row at
+one size with that at another, in one process. A database is filled once at each size, so that these three are
+single runs.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.store.jobs.relabel import BLOCK
 from headwater.store.labels import LabelRows, Source, open_labels
+from headwater.store.labels.announced import Announced
 from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.queries import LabelQuery
 from measuring import Bar, Cell, Options, Report, Table, best, main, peak
 
 SIZES = (10_000, 1_000_000, 10_000_000)
+QUICK = (10_000, 100_000)
 CLASSES = 1000
-CHUNK = 50_000
+PAGE = 50_000
 DATASET = "photos"
 SET = 50
 TIMES = 5
@@ -53,23 +58,39 @@ def predicted(samples: NDArray[np.int64], model: int) -> LabelRows:
     return LabelRows.of(samples, mixed % CLASSES, source=Source.MODEL, model=model, **rest)
 
 
-def label_all(database: LabelDatabase, ids: NDArray[np.int64], model: int) -> None:
-    for chunk, start in enumerate(range(0, len(ids), CHUNK)):
-        rows = predicted(ids[start : start + CHUNK], model)
-        database.write(DATASET, rows, key=f"first {len(ids)}", chunk=chunk)
+def as_they_lie(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """On disk samples lie in the order of their keys, which is any order of their hashes."""
+    return np.random.default_rng(1).permutation(ids)
+
+
+def relabel(database: LabelDatabase, ids: NDArray[np.int64], model: Announced) -> None:
+    """As `store.jobs.relabel` goes through samples for which nothing but the database is needed."""
+    for block, start in enumerate(range(0, len(ids), BLOCK)):
+        wanted = database.pending(DATASET, model.digest, ids[start : start + BLOCK])
+        database.get(DATASET, wanted)
+        rows = predicted(wanted, model.number)
+        database.write(DATASET, rows, key=f"job {model.number}", chunk=block)
 
 
 def pages(database: LabelDatabase, digest: str) -> Iterator[NDArray[np.int64]]:
-    """What is stale, as a job asks for it."""
+    """What is stale, as a job of one's own asks for it."""
     after = -1
-    while len(page := database.stale(DATASET, digest, after=after, limit=CHUNK)):
+    while len(page := database.stale(DATASET, digest, after=after, limit=PAGE)):
         yield page
         after = int(page[-1])
 
 
-def relabel(database: LabelDatabase, digest: str, model: int) -> None:
-    for page in pages(database, digest):
-        database.write(DATASET, predicted(page, model), key="second", chunk=int(page[0]))
+def grown(call: Callable[[], object]) -> float:
+    """By how many bytes the process was larger at most: what SQLite allocates, Python does not see."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+
+
+def resident(name: str) -> float:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+    return 1024.0 * int(line.split()[1])
 
 
 def correct(database: LabelDatabase, ids: NDArray[np.int64]) -> None:
@@ -85,19 +106,24 @@ def size_of(path: Path) -> int:
 def measure(count: int, folder: Path) -> dict[str, float]:
     """Seconds and bytes of everything that is done to a database of so many rows."""
     path, ids = folder / f"{count}.db", make_ids(count)
+    lying = as_they_lie(ids)
     found: dict[str, float] = {}
     with closing(open_labels(path)) as database:
-        first = database.announce("a" * 32, name="net").number
+        first = database.announce("a" * 32, name="net")
         database.adopt(DATASET, [f"class {number}" for number in range(CLASSES)])
-        found["label"] = timed(lambda: label_all(database, ids, first))
+        found["label"] = timed(lambda: relabel(database, lying, first))
         found["first bytes"] = size_of(path)
         second = database.announce("b" * 32, name="net", parent="a" * 32)
         found["stale"] = best(lambda: sum(map(len, pages(database, second.digest))), TIMES)
         found["counts"] = best(lambda: database.counts(DATASET), TIMES)
         found["scan"] = best(lambda: sum(len(part) for part in database.scan(DATASET)), TIMES)
         found["scan peak"] = peak(lambda: sum(len(part) for part in database.scan(DATASET)))
-        found["relabel"] = timed(lambda: relabel(database, second.digest, second.number))
+        found["relabel"] = timed(lambda: relabel(database, lying, second))
         found["second bytes"] = size_of(path)
+        found["diff"] = best(lambda: database.diff(DATASET, first.digest, second.digest), 2)
+        found["diff peak"] = grown(lambda: database.diff(DATASET, first.digest, second.digest))
+        third = database.announce("c" * 32, name="net", parent="b" * 32)
+        found["relabel by id"] = timed(lambda: relabel(database, ids, third))
         found["set"] = timed(lambda: correct(database, ids)) / SET
         found["undo"] = best(lambda: database.undo(DATASET), TIMES)
         found["review"] = best(lambda: database.review(DATASET, limit=100), TIMES)
@@ -110,9 +136,11 @@ def measure(count: int, folder: Path) -> dict[str, float]:
 
 
 PER_ROW = {
-    "label": f"write: a model's labels in chunks of {CHUNK:,}, on disk (us/row)",
-    "relabel": "relabel: a newer model's over them, history kept, the stale ones looked for (us/row)",
-    "stale": f"stale: all of them, in pages of {CHUNK:,} (us/row)",
+    "label": f"label: a model's first labels in blocks of {BLOCK:,}, as samples lie (us/row)",
+    "relabel": "relabel: a newer model's over them, history kept, as samples lie (us/row)",
+    "relabel by id": "relabel by id: a third model's over those, in order of id (us/row)",
+    "stale": f"stale: all of them, in pages of {PAGE:,} (us/row)",
+    "diff": "diff: two versions, by class (us/row)",
     "counts": "counts: by class and source (us/row)",
     "scan": "scan: all rows as columns (us/row)",
 }
@@ -128,6 +156,11 @@ BYTES = {
     "second bytes": "bytes/row on disk after two, with history",
 }
 
+PEAKS = {
+    "scan peak": "scan: most MB held by Python at once",
+    "diff peak": "diff: most MB that the process grew by",
+}
+
 
 def rows_of(found: dict[int, dict[str, float]]) -> tuple[tuple[Cell, ...], ...]:
     rows: list[tuple[Cell, ...]] = []
@@ -137,8 +170,8 @@ def rows_of(found: dict[int, dict[str, float]]) -> tuple[tuple[Cell, ...], ...]:
         rows.append((title, *(f"{1e3 * found[count][name]:.2f}" for count in found)))
     for name, title in BYTES.items():
         rows.append((title, *(f"{found[count][name] / count:.1f}" for count in found)))
-    peaks = (f"{found[count]['scan peak'] / 1e6:.1f}" for count in found)
-    rows.append(("scan: most MB held by Python at once", *peaks))
+    for name, title in PEAKS.items():
+        rows.append((title, *(f"{found[count][name] / 1e6:.1f}" for count in found)))
     return tuple(rows)
 
 
@@ -160,7 +193,7 @@ def bars_of(found: dict[int, dict[str, float]]) -> list[Bar]:
 
 
 def run(folder: Path, options: Options) -> Report:
-    found = {count: measure(count, folder) for count in (SIZES[:2] if options.quick else SIZES)}
+    found = {count: measure(count, folder) for count in (QUICK if options.quick else SIZES)}
     table = Table(("what", *(f"{count:.0e}" for count in found)), rows_of(found))
     raw = {str(count): values for count, values in found.items()}
     return Report("a label database per row", (table,), tuple(bars_of(found)), raw=raw)

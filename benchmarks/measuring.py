@@ -30,12 +30,21 @@ Cell = str | int | float
 
 
 @dataclass(frozen=True)
+class Flag:
+    """A number that one benchmark can be told: what it usually is, and what it means."""
+
+    usual: float
+    help: str
+
+
+@dataclass(frozen=True)
 class Options:
-    """What every benchmark can be told."""
+    """What every benchmark can be told, and the `numbers` of one's own flags."""
 
     data: Path | None
     quick: bool
     json: bool
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -86,14 +95,18 @@ class Report:
     raw: Mapping[str, object] = field(default_factory=dict)
 
 
-def read_options(description: str | None) -> Options:
+def read_options(description: str | None, flags: Mapping[str, Flag]) -> Options:
     """The command line of a benchmark."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with imagenet_sample/ and cifar10/")
     parser.add_argument("--quick", action="store_true", help="a sanity run: little data, two rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    for name, flag in flags.items():
+        text = f"{flag.help} ({flag.usual:g})"
+        parser.add_argument(f"--{name}", type=float, default=flag.usual, metavar="NUMBER", help=text)
     found = parser.parse_args()
-    return Options(found.data, found.quick, found.json)
+    numbers = {name: getattr(found, name.replace("-", "_")) for name in flags}
+    return Options(found.data, found.quick, found.json, numbers)
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], *, rounds: int) -> Rates:
@@ -123,6 +136,13 @@ def rate_table(rates: Rates, name: str, unit: str) -> Table:
         rows.append((other, round(statistics.median(found)), f"{min(found):.0f}..{max(found):.0f}", *against))
     columns = ("contender", f"median {unit}", "min..max", f"{name} / it", "spread of the ratio")
     return Table(columns, tuple(rows))
+
+
+def close_to_one(what: str, ratios: Sequence[float], within: float) -> Bar:
+    """The bar of a prediction: found over predicted, the median over the rounds."""
+    middle = statistics.median(ratios)
+    found = f"{middle:.3f} ({min(ratios):.3f}..{max(ratios):.3f})"
+    return Bar(what, f"within {within:.0%}", found, abs(middle - 1) <= within)
 
 
 def at_least(ratio: Ratio, asked: float) -> Bar:
@@ -176,9 +196,14 @@ def peak(call: Callable[[], object]) -> float:
         tracemalloc.stop()
 
 
-def main(description: str | None, run: Callable[[Path, Options], Report]) -> NoReturn:
+def main(
+    description: str | None,
+    run: Callable[[Path, Options], Report],
+    *,
+    flags: Mapping[str, Flag] | None = None,
+) -> NoReturn:
     """Run a benchmark in a folder that is gone afterwards; exit 1 if a bar does not hold."""
-    options = read_options(description)
+    options = read_options(description, flags or {})
     with tempfile.TemporaryDirectory(prefix="headwater-", ignore_cleanup_errors=True) as folder:
         os.environ["HEADWATER_CACHE"] = str(Path(folder) / "cache")
         report = run(Path(folder), options)

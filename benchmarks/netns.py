@@ -1,4 +1,4 @@
-"""Two network namespaces and a slow link between them: made, used, and gone afterwards whatever happens.
+"""Network namespaces and slow links between them: made, used, and gone afterwards whatever happens.
 
 Needs root and `ip` and `tc` of iproute2. The limit is a token bucket on both ends, so both directions have
 it. TCP's share of such a link is 1448 of every 1514 bytes: 95.6 of 100 Mbit.
@@ -35,6 +35,11 @@ class Side:
     def words(self) -> tuple[str, ...]:
         return ("ip", "netns", "exec", self.name)
 
+    @property
+    def entering(self) -> tuple[str, ...]:
+        """The same without `ip netns exec`, which hides the control groups: who is held must see by what."""
+        return ("nsenter", f"--net=/run/netns/{self.name}")
+
     def pids(self) -> list[int]:
         """Who runs in this namespace now."""
         found = subprocess.run(
@@ -66,18 +71,38 @@ def _refuse(reason: str) -> NoReturn:
 @contextmanager
 def slow_link(*, rate_mbit: float = RATE_MBIT) -> Iterator[Ends]:
     """Two namespaces joined by a veth pair with `tbf` on both ends; the names hold this process's id."""
-    pid = os.getpid()
-    store = Side(f"headwater-store-{pid}", f"hws{pid}", f"10.{pid % 200 + 20}.77.1")
-    trainer = Side(f"headwater-trainer-{pid}", f"hwt{pid}", f"10.{pid % 200 + 20}.77.2")
+    with slow_links(1, rate_mbit=rate_mbit) as (ends,):
+        yield ends
+
+
+@contextmanager
+def slow_links(stores: int, *, rate_mbit: float) -> Iterator[tuple[Ends, ...]]:
+    """A namespace for each store and one for the trainer, who has such a link to each of them."""
+    links = tuple(_name(number) for number in range(stores))
     with ExitStack() as stack, _ended_by_sigterm():
-        for side in (store, trainer):
+        for side in (links[0].trainer, *(ends.store for ends in links)):
             stack.callback(_remove, side)
             _run("ip", "netns", "add", side.name)
-        _run("ip", "link", "add", store.device, "netns", store.name, "type", "veth",
-             "peer", "name", trainer.device, "netns", trainer.name)  # fmt: skip
-        for side in (store, trainer):
-            _prepare(side, rate_mbit)
-        yield Ends(store, trainer)
+        for ends in links:
+            _join(ends, rate_mbit)
+        yield links
+
+
+def _name(number: int) -> Ends:
+    """The ends of one link; the trainer's side is the same namespace in all of them."""
+    pid, network = os.getpid(), f"10.{os.getpid() % 200 + 20}.{77 + number}"
+    return Ends(
+        Side(f"headwater-store-{pid}-{number}", f"hws{pid}n{number}", f"{network}.1"),
+        Side(f"headwater-trainer-{pid}", f"hwt{pid}n{number}", f"{network}.2"),
+    )
+
+
+def _join(ends: Ends, rate_mbit: float) -> None:
+    store, trainer = ends.store, ends.trainer
+    _run("ip", "link", "add", store.device, "netns", store.name, "type", "veth",
+         "peer", "name", trainer.device, "netns", trainer.name)  # fmt: skip
+    for side in (store, trainer):
+        _prepare(side, rate_mbit)
 
 
 def _prepare(side: Side, rate_mbit: float) -> None:

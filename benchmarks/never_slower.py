@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from measuring import Bar, Cell, Options, Report, Table, main
-from netns import RATE_MBIT, Ends, Side, demand_root, slow_link
+from netns import RATE_MBIT, Ends, demand_root, slow_link
 from quota import demand_groups, hold_to
 from serving import serve
 from trainers import Epoch, Trainer, mean, write_tars
@@ -84,14 +84,9 @@ def setting_of(case: Case, photos: Path, folder: Path) -> Iterator[Setting]:
     with ExitStack() as stack:
         ends = stack.enter_context(slow_link(rate_mbit=case.rate_mbit))
         held = stack.enter_context(hold_to(case.cores)) if case.cores else ()
-        words = (*held, *enter(ends.store))
+        words = (*held, *ends.store.entering)
         store = stack.enter_context(serve(photos, listen=f"{ends.store.address}:7077", within=words))
         yield Setting(ends, store.photos, case, folder)
-
-
-def enter(side: Side) -> tuple[str, ...]:
-    """Not `ip netns exec`, which hides the control groups: a store must see what it is granted."""
-    return ("nsenter", f"--net=/run/netns/{side.name}")
 
 
 def measure(name: str, setting: Setting, *, pairs: int) -> Runs:

@@ -9,12 +9,11 @@ second table asks for more than the store can do: whoever is let in must still b
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from classifiers import Classifier, open_photos
 from headwater.models.presets import PRESETS
 from headwater.models.registry import Registry
 from measuring import Bar, Cell, Options, Report, Table, at_least, compare, interleave, main, rate_table
-from serving import PROCESSES, end, serve
+from serving import CLIENT_CORE, PROCESSES, STORE_CORE, demand_two_cores, end, on_core, serve
 
 BOUND_MILLISECONDS = 500.0
 CLIENTS, CROWD = 16, 56
 LEAST_RATIO = 0.9
-STORE_CORE, CLIENT_CORE = 0, 1
 QUANTILES = (50, 90, 99)
 
 
@@ -71,17 +69,6 @@ def hear(child: subprocess.Popen[str]) -> dict[str, Any]:
         raise RuntimeError(f"a process ended with code {child.wait()}; its error is above")
     found: dict[str, Any] = json.loads(line)
     return found
-
-
-@contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """What is started meanwhile has this core and no other."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def start_store(folder: Path, photos: Path, stack: ExitStack) -> str:
@@ -135,8 +122,7 @@ def bars(named: Mapping[str, Askers]) -> Sequence[Bar]:
 
 
 def run(folder: Path, options: Options) -> Report:
-    if len(os.sched_getaffinity(0)) < 2:
-        raise SystemExit("this benchmark needs two cores, one for the store and one for its clients")
+    demand_two_cores()
     photos, seconds = open_photos(folder, options), 3.0 if options.quick else 10.0
     registry = Registry(folder / "state" / "models")
     version = registry.put(PRESETS["efficientnet-lite0"](), name="lite0", switch=True)

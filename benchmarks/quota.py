@@ -9,11 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup/cpu")
 _PERIOD_MICROSECONDS = 100_000
 _END_SECONDS = 10
+_numbers = count()
 
 
 def demand_groups() -> None:
@@ -24,18 +27,41 @@ def demand_groups() -> None:
         sys.exit(2)
 
 
+@dataclass(frozen=True)
+class Group:
+    """A group of processes, without a limit until it gets one."""
+
+    folder: Path
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """To put before a command, which is then in the group from its first instruction."""
+        join = f'echo $$ > {shlex.quote(str(self.folder / "cgroup.procs"))} && exec "$@"'
+        return ("sh", "-c", join, "sh")
+
+    def limit(self, cores: float) -> None:
+        """All of them together have so many cores from now on."""
+        (self.folder / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
+        (self.folder / "cpu.cfs_quota_us").write_text(str(round(cores * _PERIOD_MICROSECONDS)))
+
+
+@contextmanager
+def make_group() -> Iterator[Group]:
+    """A group that is gone afterwards, with all who are in it."""
+    group = _GROUPS / f"headwater-{os.getpid()}-{next(_numbers)}"
+    group.mkdir()
+    try:
+        yield Group(group)
+    finally:
+        _remove(group)
+
+
 @contextmanager
 def hold_to(cores: float) -> Iterator[tuple[str, ...]]:
     """Words to put before a command, which is then in a group of so many cores from its first instruction."""
-    group = _GROUPS / f"headwater-{os.getpid()}"
-    group.mkdir()
-    try:
-        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
-        (group / "cpu.cfs_quota_us").write_text(str(round(cores * _PERIOD_MICROSECONDS)))
-        join = f'echo $$ > {shlex.quote(str(group / "cgroup.procs"))} && exec "$@"'
-        yield ("sh", "-c", join, "sh")
-    finally:
-        _remove(group)
+    with make_group() as group:
+        group.limit(cores)
+        yield group.words
 
 
 def _remove(group: Path) -> None:

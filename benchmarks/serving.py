@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from local_photos import shards
 from measuring import Options
 
 PROCESSES = Path(__file__).parent / "processes"
+STORE_CORE, CLIENT_CORE = 0, 1
 _END_SECONDS = 20
 _TICK_SECONDS = 0.5
 
@@ -74,6 +76,28 @@ def serve(
         yield Store(str(said["address"]), child.pid, said["http"] or "")
     finally:
         end(child)
+
+
+def kill(store: Store) -> None:
+    """As a machine that loses its power would end it, but for the disk."""
+    os.kill(store.pid, signal.SIGKILL)
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What is started meanwhile has this core and no other."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def demand_two_cores() -> None:
+    """Exit where a store and its client cannot have a core each."""
+    if not {STORE_CORE, CLIENT_CORE} <= os.sched_getaffinity(0):
+        raise SystemExit("this benchmark needs two cores, one for the store and one for its client")
 
 
 def _announced(child: subprocess.Popen[str]) -> Mapping[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -36,6 +38,11 @@ def exported_inside() -> Exported:
     return export(hw.split(Residual(), "layer1", image_size=SIZE), classes=CLASSES, steps=steps())
 
 
+def as_they_are(model: Model) -> Model:
+    """The model for images that have its size already: to make them takes no torch."""
+    return replace(model, steps=tuple(T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)]).spec()))
+
+
 def coloured(count: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Noisy images of the class's colour, as the steps per sample leave them, and their classes."""
     rng = np.random.default_rng(seed)
@@ -61,8 +68,6 @@ def logits_of(model: nn.Module, pixels: NDArray[np.uint8]) -> NDArray[np.float32
 @cache
 def fitted() -> Model:
     """The plain model with a head that knows the colours, by least squares."""
-    from dataclasses import replace
-
     from headwater.models.runtime import Engine
 
     model = exported_plain().model
@@ -72,3 +77,27 @@ def fitted() -> Model:
     solved = np.linalg.lstsq(wide, np.eye(len(CLASSES), dtype=np.float32)[labels], rcond=None)[0]
     weight, bias = (10 * solved[:-1].T).astype(np.float32), (10 * solved[-1]).astype(np.float32)
     return replace(model, tensors={**model.tensors, "head/weight": weight, "head/bias": bias})
+
+
+def brittle() -> Model:
+    """One feature is so large that int8 steps swallow the others; the head looks at the others alone."""
+    model = fitted()
+    name = next(name for name in model.tensors if name.startswith("trunk/6."))
+    weight, head = model.tensors[name].copy(), model.tensors["head/weight"].copy()
+    weight[0] = 0
+    weight[0, 0] = 1e4
+    head[:, 0] = 0
+    return replace(unclipped(model), tensors={**model.tensors, name: weight, "head/weight": head})
+
+
+def unclipped(model: Model) -> Model:
+    """Without the last bound on activations, which would hold the large one."""
+    whole = onnx.load_from_string(model.trunk)
+    clips = [node for node in whole.graph.node if node.op_type == "Clip"]
+    last = clips[-1]
+    last.op_type = "Relu"
+    unused = list(last.input[1:])
+    del last.input[1:]
+    left = {name for node in whole.graph.node for name in node.input}
+    assert all(name in left for name in unused), "the bounds are shared by all"
+    return replace(model, trunk=whole.SerializeToString(deterministic=True))

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^ {4}(.*)$|`([^`]+)`", re.MULTILINE)
+_CALL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S*/)?(headwater [a-z].*)", re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -26,6 +28,14 @@ def read_reference(name: str) -> str:
 def find_links(page: Path) -> list[str]:
     """The targets of a page's links; code is not looked at."""
     return _LINK.findall(_FENCE.sub("", page.read_text()))
+
+
+def find_commands(page: Path) -> list[list[str]]:
+    """The calls of our program on a page, word by word; what a pipe or a comment brings is left out."""
+    text = _FENCE.sub("", page.read_text()).replace("\\\n", " ")
+    code = [match[1] or match[2] for match in _CODE.finditer(text)]
+    calls = [call for some in code for call in _CALL.findall(some)]
+    return [re.split(r"\s[|#>&]|;", call)[0].split() for call in calls]
 
 
 def find_code(page: Path, language: str = "python") -> list[str]:

@@ -51,3 +51,21 @@ def test_the_header_names_the_commit_and_whether_the_tree_is_changed(
 def test_without_git_there_is_no_commit(measuring: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert "commit" not in measuring.machine()
+
+
+def test_a_benchmark_can_be_told_numbers_of_its_own(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"core-watts": measuring.Flag(10.0, "of a core"), "gigabyte": measuring.Flag(0.5, "price")}
+    monkeypatch.setattr(sys, "argv", ["near_data.py", "--quick", "--core-watts", "7.5"])
+    options = measuring.read_options("Words.", flags)
+    assert options.quick
+    assert options.numbers == {"core-watts": 7.5, "gigabyte": 0.5}
+
+
+@pytest.mark.parametrize(("ratios", "holds"), [([1.14, 0.2, 1.14], True), ([0.8, 0.84, 9.0], False)])
+def test_a_prediction_is_judged_by_the_median(
+    measuring: ModuleType, ratios: list[float], holds: bool
+) -> None:
+    bar = measuring.close_to_one("seconds", ratios, 0.15)
+    assert (bar.holds, bar.asked) == (holds, "within 15%")

@@ -38,7 +38,7 @@ from headwater.store.server.daemon import Daemon
 from headwater.store.server.ledger import METRICS, Metric
 from headwater.store.wire import messages, payloads
 from headwater.tune.outcome import Finetuned
-from pages import DOCS, ROOT, all_pages, find_code, find_links, read_reference, run_page
+from pages import DOCS, ROOT, all_pages, find_code, find_commands, find_links, read_reference, run_page
 from seaweed import S3Server, free_ports
 from stores import make_certificates, running_daemon, write_tokens
 from visitors import routes
@@ -88,7 +88,14 @@ def public(kind: type) -> list[str]:
     return sorted({name for name in vars(kind) if not name.startswith("_")} | set(fields))
 
 
+def opposites(command: Any) -> list[str]:
+    """What switches an option off."""
+    return [word for parameter in command.params for word in parameter.secondary_opts]
+
+
 COMMANDS = dict(commands())
+GROUPS = [words.split()[:2] for words in COMMANDS if len(words.split()) > 2]
+"""Commands that have others below them, which a text may name alone."""
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -108,6 +115,38 @@ def test_the_reference_names_no_option_that_is_gone() -> None:
     known = {option for command in COMMANDS.values() for option in options(command)} | {"--version", "--help"}
     known |= {"--no-refresh", "--no-wait"}
     assert set(re.findall(r"`(--[a-z-]+)", read_reference("cli"))) <= known
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in all_pages() if page.name != "CHANGELOG.md"],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_commands_on_the_pages_have_the_options_that_they_are_given(page: Path) -> None:
+    for words in find_commands(page):
+        name = next((" ".join(words[:end]) for end in (3, 2) if " ".join(words[:end]) in COMMANDS), None)
+        assert name or words[:2] in GROUPS, " ".join(words)
+        if name is not None:
+            known = {"--help", *options(COMMANDS[name]), *opposites(COMMANDS[name])}
+            given = {word.partition("=")[0] for word in words if word.startswith("--") and word != "--"}
+            assert given <= known, " ".join(words)
+
+
+def test_commands_are_found_on_pages(tmp_path: Path) -> None:
+    """In lines of code, with what follows a backslash, and in the text; not in words about the program."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page\n\nSay `headwater ls --json` or `HEADWATER_CACHE=x headwater doctor`.\n\n"
+        "    $ headwater serve photos \\\n      --http 0.0.0.0:80   # with --words of no command\n"
+        "    /opt/headwater/bin/headwater top URL | grep --count x\n"
+        "    pip install headwater --user\n"
+    )
+    assert find_commands(page) == [
+        ["headwater", "ls", "--json"],
+        ["headwater", "doctor"],
+        ["headwater", "serve", "photos", "--http", "0.0.0.0:80"],
+        ["headwater", "top", "URL"],
+    ]
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)

@@ -150,7 +150,7 @@ class ModelNotFound(ModelError):
 
 
 class ModelRefused(ModelError):
-    """A model, graph, tensor or delta that is not what it says, or that may not run here; the text names it."""
+    """A model, graph, tensor or delta that is not what it says, or may not run here; the text names it."""
 
     exit_code = 4
 

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 
 import headwater as hw
 from headwater import transforms
-from headwater.cli.exhibition import offload, store
+from headwater.cli.exhibition import models, offload, store, upkeep
+from headwater.cli.exhibition.stream import PERIODS, Stream
 from headwater.cli.training import ResumeProof, small_network
-from headwater.data.synthetic import write_photos
+from headwater.data.synthetic import class_names, write_photos
 from headwater.errors import HeadwaterError
 from headwater.report.link import Passage
 from headwater.report.trade import Turn
+from headwater.store.wire.messages import FailedSample, JobFacts
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +33,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(600)  # the whole demo, twice
 def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any, out: Path) -> None:
-    words = ("demo", "--out", out, "--count", 240, "--epochs", 1)
-    found = headwater_json(*words)
+    words = ("demo", "--out", out, "--epochs", 1)
+    found = headwater_json(*words, "--count", 240)
     assert found["resume"]["differing_bytes"] == 0
     assert found["resume"]["compared_bytes"] > 64 * 3 * 64 * 64 * 4
     assert len(found["validation_accuracy"]) == 1
@@ -36,14 +43,17 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     check_link(found["link"])
     check_store(out / "store")
     check_offload(found["offload"])
+    check_models(found["models"])
+    check_left_behind(out / "models")
     page = Path(found["report"]).read_text()
     assert "differing after resuming in mid-epoch" in page
-    for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading"):
+    titles = ("Models beside the data", "A stream that drifts")
+    for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading", *titles):
         assert f"<h2>{title}</h2>" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
-    again = headwater(*words)
+    again = headwater(*words, "--count", 80)
     assert again.returncode == 0, again.stderr
-    assert "report.html written" in again.stdout
+    assert all(said in again.stdout for said in (*titles, "report.html written"))
 
 
 def check_link(link: dict[str, Any]) -> None:
@@ -73,6 +83,45 @@ def check_offload(found: dict[str, Any]) -> None:
     assert sum(epoch["store_cpu_seconds"] for epoch in planned) > files["store_cpu_seconds"]
     assert sum(way["done"] for way in found["ways"]) == 3 * 240
     assert sum(way["done"] for way in found["ways"][1:]) > 0
+
+
+def check_models(found: dict[str, Any]) -> None:
+    """A network of one short epoch knows little; a fresh head is better in the end all the same."""
+    link = {one["what"]: one for one in found["link"]}
+    assert list(link) == [
+        *(upkeep.WHOLE, upkeep.FIRST, upkeep.FEATURES, upkeep.HEADS),
+        *(upkeep.ANEW, upkeep.NEARLY, upkeep.ASKED),
+    ]
+    assert link[upkeep.WHOLE]["link_bytes"] > 300_000
+    least = {upkeep.FIRST: 500, upkeep.ANEW: 500, upkeep.NEARLY: 500, upkeep.FEATURES: 40, upkeep.HEADS: 5}
+    for what, fewer in least.items():
+        assert 0 < fewer * link[what]["link_bytes"] < link[what]["instead_bytes"], what
+    first, *anew = found["labels"]
+    assert (found["photos"], first["labelled"], len(anew)) == (240, 240, PERIODS)
+    assert all(counts["changed"] + counts["unchanged"] + counts["skipped"] == 240 for counts in anew)
+    assert anew[-1]["skipped"] > 120
+    assert {found["prediction"]["label"], found["prediction"]["truth"]} <= set(class_names(12))
+    check_drift(found["drift"])
+
+
+def check_drift(periods: list[dict[str, Any]]) -> None:
+    first, last = periods[0], periods[-1]
+    assert len(periods) == PERIODS
+    assert sum(period["photos"] for period in periods) == 240
+    assert first["new"] == 0
+    assert last["new"] > 0.5
+    assert first["stale"] == first["fresh"]
+    assert last["fresh"] > last["stale"]
+
+
+def check_left_behind(folder: Path) -> None:
+    """Photos, log and token; what the store kept is gone with it."""
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "photos-240-17-stream",
+        "store.log",
+        "tokens.toml",
+    ]
+    assert (folder / "tokens.toml").stat().st_mode & 0o077 == 0
 
 
 def check_store(folder: Path) -> None:
@@ -112,6 +161,56 @@ def test_the_chapter_on_offloading_notices_another_sample() -> None:
         offload._check(replace(good, differing=1))
     with pytest.raises(HeadwaterError, match="0 of 0 samples"):
         offload._check(replace(good, samples=0))
+
+
+def test_the_chapter_on_models_notices_a_photo_without_a_label() -> None:
+    good = JobFacts("1", "relabel", "stream", "v", "m", "done", "", done=5, total=5, counts={"labelled": 5})
+    upkeep.check(good)
+    with pytest.raises(HeadwaterError, match="2 of 5 photos are labelled and the job is stopped"):
+        upkeep.check(msgspec.structs.replace(good, state="stopped", done=2))
+    broken = msgspec.structs.replace(
+        good, counts={"failed": 1}, failures=[FailedSample(1, "a.jpg", "truncated")]
+    )
+    with pytest.raises(HeadwaterError, match=r"4 of 5 photos .*: truncated"):
+        upkeep.check(broken)
+
+
+def test_a_stream_changes_its_kinds(tmp_path: Path) -> None:
+    known = class_names(8)
+    stream = Stream.write(tmp_path / "stream", count=60, known=known, seed=1)
+    assert sorted(np.concatenate(stream.periods)) == sorted(stream.data.ids)
+    assert [len(ids) for ids in stream.periods] == pytest.approx([10] * PERIODS, abs=1)
+    shares = [stream.share_of_new(period) for period in range(PERIODS)]
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(2 / 3, abs=0.1)
+    for period in range(PERIODS):
+        chosen = stream.data.select(stream.periods[period])
+        kinds = [stream.data.classes[label] for label in chosen.labels]
+        assert sorted(stream.kinds[stream.part(period)]) == sorted(kinds)
+        assert np.mean([kind not in known for kind in kinds]) == pytest.approx(shares[period])
+    assert set(stream.before(2)) == {*stream.periods[0], *stream.periods[1]}
+
+
+def test_without_its_packages_the_chapter_on_models_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "NEEDED", ("numpy", "no_such_package"))
+    exhibit = models.show_models(tmp_path, tmp_path / "models", network=small_network(8), seed=0)
+    assert exhibit.figures == {"models": {"missing": ["no_such_package"]}}
+    (chapter,) = exhibit.chapters
+    assert chapter.table is None
+    for text in (chapter.text, capsys.readouterr().err):
+        assert "needs no_such_package; pip install 'headwater[models,labels,serve]' onnxscript" in text
+    assert not (tmp_path / "models").exists()
+
+
+def test_the_demo_loads_without_the_packages_of_models_and_labels() -> None:
+    """Or it could not say that they are missing."""
+    module = "headwater.cli.exhibition.models"
+    program = f"import sys, {module} as m; sys.exit(' '.join(set(m.NEEDED) & set(sys.modules)) or 0)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
 def test_samples_are_told_apart_by_every_byte(photo_folder: Path) -> None:

@@ -15,6 +15,7 @@ import headwater as hw
 from headwater import cli
 from headwater.models.registry import Registry
 from headwater.store.labels import LabelRows, Source, open_labels
+from stores import running_daemon
 from tunings import make_registry, write_colours
 
 
@@ -37,7 +38,7 @@ def registry(tmp_path: Path) -> Registry:
     return make_registry(tmp_path / "models")
 
 
-def run(colours: Path, registry: Registry, *words: object) -> int:
+def run(colours: Path | str, registry: Registry, *words: object) -> int:
     usual = ("--model", "plain", "--registry", registry.folder, "--epochs", 3, "--batch-size", 32)
     return cli.run(["finetune", str(colours), *map(str, usual), *map(str, words)])
 
@@ -107,6 +108,23 @@ def test_labels_of_a_database(
     assert (found["made"]["samples"], found["made"]["held"]) == (81, 9)
     assert found["made"]["labels"] == "human+model>=0.9"
     assert registry.current("plain").classes == ("cold", "warm")
+
+
+def test_labels_of_a_store_that_are_looked_for_elsewhere(
+    colours: Path, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a database that is not here, and in one that knows nothing of them."""
+    open_labels(tmp_path / "mine.db").close()
+    with running_daemon({"colours": colours}) as daemon:
+        address = f"{daemon.serving.address}/colours"
+        for place, says in (("none.db", "there is no label database"), ("mine.db", "no labels are kept of")):
+            words = ("--labels", "human", "--db", tmp_path / place)
+            assert run(address, registry, *words) == 1
+            shown = capsys.readouterr().err
+            assert says in shown
+            assert "a store does not send its labels: name the file STATE/labels.db on its machine" in shown
+    assert run(colours, registry, *words) == 1
+    assert "a store does not send" not in capsys.readouterr().err, "of what lies here no store knows"
 
 
 @pytest.mark.parametrize(

@@ -132,20 +132,22 @@ def test_set_rename_merge_undo_log(labels: Any, photo_folder: Path, place: Path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
-def test_export_and_import(labels: Any, say: Any, photo_folder: Path, tmp_path: Path, suffix: str) -> None:
+def test_export_and_import(
+    labels: Any, say: Any, place: Path, photo_folder: Path, tmp_path: Path, suffix: str
+) -> None:
     count = len(hw.open(photo_folder))
     file, other = tmp_path / f"out.{suffix}", tmp_path / "other.db"
     exported = labels("export", file, "--data", photo_folder, "--image-prefix", "s3://bucket/")
     assert exported["rows"] == count
     if suffix == "json":
         assert json.loads(file.read_text())[0]["data"]["image"].startswith("s3://bucket/")
-    with closing(open_labels(other)) as database:
-        announce(database, 1)
-        announce(database, 2)
-    code, output, _ = say("import", "photos", file, "--db", other, "--by", "anna")
+    code, _, errors = say("import", "photos", file, "--db", other)
+    assert (code, "announce it first, with `--announce`" in errors) == (1, True)
+    code, output, _ = say("import", "photos", file, "--announce", place, "--db", other, "--by", "anna")
     assert (code, f"{count} rows written, 0 kept as they were" in output) == (0, True)
     with closing(open_labels(other)) as database:
         assert sum(sum(row.values()) for row in database.counts("photos").values()) == count
+        assert [version.digest for version in database.models()] == [digest(1), digest(2)]
 
 
 def test_what_is_wrong_is_said(say: Any, place: Path, tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from graphs import SIZE, STEPS, classifier_file, make_tensors
+from headwater import transforms
 from headwater.cli import run
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
 from headwater.models.weights import dump
+from headwater.store.jobs.record import JobFolder, JobRecord
 
 Call = Callable[..., dict[str, Any]]
 
@@ -173,6 +175,36 @@ def test_steps_that_are_none_are_wrong_use(call: Call, birds: Path, tmp_path: Pa
         call("push", birds, "--steps", tmp_path / "steps.json", code=2)
 
 
+def test_a_model_that_does_not_run_is_not_pushed(call: Call, birds: Path, tmp_path: Path) -> None:
+    """Without the trial every prediction would fail from then on."""
+    steps = transforms.Compose([transforms.CenterCrop(SIZE + 1), transforms.Normalize(0.5, 0.5)]).spec()
+    (tmp_path / "steps.json").write_text(json.dumps(steps))
+    found = call("push", birds, "--steps", tmp_path / "steps.json", code=4)
+    assert f"does not run on images of {SIZE + 1}x{SIZE + 1} pixels" in message(found)
+    assert call("list")["versions"] == []
+
+
+def test_classes_of_one_name_are_refused(call: Call, birds: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("red\ngreen\nred\n")
+    found = call("push", birds, "--classes", tmp_path / "classes.txt", code=4)
+    assert "'red' is the name of more than one class" in message(found)
+
+
+def test_what_is_damaged_is_passed_over_and_pushing_again_mends(
+    call: Call, birds: Path, folder: Path, tmp_path: Path
+) -> None:
+    first = call("push", birds, "--name", "fish")
+    second = call("push", write_weights(tmp_path / "new.safetensors", 5), "--like", "fish", "--name", "fish")
+    pointer = folder / "current" / "fish"
+    pointer.write_bytes(b"{")
+    listed = call("list")
+    assert (listed["current"], len(listed["versions"])) == ({}, 2)
+    (folder / "versions" / f"{first['digest']}.json").write_bytes(b"{")
+    assert [version["digest"] for version in call("list")["versions"]] == [second["digest"]]
+    assert call("push", birds, "--name", "fish")["in_force"] == ["fish"]
+    assert len(call("list")["versions"]) == 2
+
+
 def test_diff_lists_what_differs_and_what_it_costs(
     call: Call, birds: Path, tmp_path: Path, folder: Path
 ) -> None:
@@ -215,6 +247,20 @@ def test_parents_are_kept_if_asked_for(call: Call, birds: Path, tmp_path: Path) 
     call("push", write_weights(tmp_path / "new.safetensors", 5), "--like", held)
     assert call("collect", "--ancestors", 1) == {"freed": 0, "versions": 2}
     assert call("collect")["versions"] == 1
+
+
+@pytest.mark.parametrize("state", ["running", "waiting", "done"])
+def test_what_an_unfinished_job_of_the_store_needs_is_kept(
+    call: Call, birds: Path, tmp_path: Path, state: str
+) -> None:
+    registry = tmp_path / "state" / "models"
+    held = call("push", birds, "--hold", "--registry", registry)["digest"]
+    job = JobRecord("a", "relabel", "photos", "v", held, "me", "now", state=state)
+    (tmp_path / "state" / "jobs").mkdir()
+    JobFolder(tmp_path / "state" / "jobs").save(job)
+    (tmp_path / "state" / "jobs" / "damaged.json").write_bytes(b"{")
+    (tmp_path / "state" / "lock").touch()
+    assert call("collect", "--registry", registry)["versions"] == (0 if state == "done" else 1)
 
 
 def test_tables_say_the_same(text: Callable[..., str], birds: Path, tmp_path: Path) -> None:

@@ -124,21 +124,35 @@ def test_local_data(folder: Path, tmp_path: Path, call: Call, monkeypatch: pytes
     assert sum(over["counts"].values()) == 1, "all is up to date but the broken one"
 
 
+def test_a_store_that_is_away_keeps_no_other_from_stopping(daemon: Daemon, call: Call) -> None:
+    found = call("grpc://127.0.0.1:1", daemon.serving.address, "--stop", code=3)
+    (away,) = found["stores"]
+    assert not found["ok"]
+    assert (away["store"], away["error"]["kind"]) == ("grpc://127.0.0.1:1", "Unreachable")
+    assert call(daemon.serving.address, "--stop") == {"ok": True, "stores": []}
+
+
+def start_waiting(address: str, jobs: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A process that waits for a job which has begun."""
+    before = set(jobs.glob("*.json"))
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "headwater.cli", "relabel", address, *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    end = time.monotonic() + 60
+    while not set(jobs.glob("*.json")) - before:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return waiting
+
+
 @pytest.mark.slow
 def test_an_interrupted_wait_leaves_the_job_running(folder: Path, call: Call) -> None:
     with running_daemon({"photos": folder / "photos"}, state=folder / "slow", cores=0.01) as slow:
         address = slow.serving.address
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        waiting = subprocess.Popen(
-            [sys.executable, "-m", "headwater.cli", "relabel", address],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-        end = time.monotonic() + 60
-        while not list((folder / "slow" / "jobs").glob("*.json")):
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        waiting = start_waiting(address, folder / "slow" / "jobs")
         time.sleep(0.5)
         waiting.send_signal(signal.SIGINT)
         _, told = waiting.communicate(timeout=60)
@@ -146,9 +160,15 @@ def test_an_interrupted_wait_leaves_the_job_running(folder: Path, call: Call) ->
         assert f"the jobs go on; `headwater relabel {address}` looks again" in told.decode()
         (seen,) = call(address, "--no-wait")["stores"]
         assert seen["state"] in ("running", "waiting")
-        (ended,) = call(address, "--stop")["stores"]
-        assert (ended["job"], ended["state"]) == (seen["job"], "stopped")
+        stopped = call(address, "--stop")
+        (ended,) = stopped["stores"]
+        assert (stopped["ok"], ended["job"], ended["state"]) == (True, seen["job"], "stopped")
         assert call(address, "--stop")["stores"] == []
+        other = start_waiting(address, folder / "slow" / "jobs", "--json")
+        assert call(address, "--stop")["ok"]
+        told, _ = other.communicate(timeout=60)
+        assert other.returncode == 1, "whose job somebody else has stopped"
+        assert not json.loads(told)["ok"]
 
 
 def test_the_page_runs(daemon: Daemon, folder: Path, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from graphs import make_model, new_head
+from graphs import change, make_model, make_tensors, new_head
 from headwater.cli import run, syncing
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
@@ -109,6 +110,7 @@ def test_sync_list_show_and_rollback(headwater: Words, registry: Registry, addre
 
     code, back = headwater("rollback", "birds", "--at", address)
     assert (code, back["digest"], back["in_force"]) == (0, first.digest, ["birds"])
+    assert back["stopped_jobs"] == [], "nothing labelled with it"
     code, forth = headwater("rollback", "birds", "--to", second.digest[:10], "--at", address)
     assert (code, forth["digest"], forth["in_force"]) == (0, second.digest, ["birds"])
     code, failed = headwater("rollback", "cats", "--at", address)
@@ -173,6 +175,50 @@ def test_for_people_it_is_a_table(
     assert run(["models", "rollback", "gulls", *at]) == 0
     assert capsys.readouterr().out == f"{version.digest}\n"
     assert second.digest != version.digest
+
+
+def test_an_approximation_says_what_it_costs_and_saves(
+    headwater: Words,
+    castle: Castle,
+    registry: Registry,
+    address: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    model = make_model(tensors=make_tensors(20, classes=30, features=400))
+    first = put(registry, model, "finches")
+    headwater("sync", address)
+    weight = model.tensors["head/weight"]
+    moved = (weight * (1 + 1e-4 * np.random.default_rng(0).normal(size=weight.shape))).astype(np.float32)
+    second = put(registry, change(model, head_weight=moved), "finches", first)
+    _, found = headwater("sync", address, "--approximate", "--name", "finches")
+    (row,) = found["deliveries"]
+    near = registry.version(row["version"])
+    assert (near.made["of"], row["wanted"], row["kind"]) == (second.digest, second.digest, "delta")
+    assert 0 < row["largest_error"] < 1e-3
+    assert row["sent_bytes"] < row["exact_bytes"]
+    words = ["--registry", str(registry.folder), *castle.flags()]
+    assert run(["models", "sync", address, "--approximate", *words]) == 0
+    shown = capsys.readouterr()
+    assert "approximation in force" in shown.out
+    assert f"{address}: finches is approximate, a weight is off by at most" in shown.err
+    _, exact = headwater("sync", address)
+    assert exact["deliveries"][0]["version"] == second.digest
+    assert exact["deliveries"][0]["largest_error"] is None
+
+
+def test_a_model_that_is_damaged_here_keeps_no_other_from_the_stores(
+    headwater: Words, registry: Registry, address: str
+) -> None:
+    for name, seed in (("larks", 21), ("wrens", 22)):
+        put(registry, make_model(seed), name)
+    (registry.folder / "current" / "larks").write_bytes(b"{")
+    code, found = headwater("sync", address)
+    larks, wrens = found["deliveries"]
+    assert (code, larks["error"]["kind"], wrens["error"]) == (4, "ModelRefused", None)
+    assert headwater("list", "--at", address)[1]["current"]["wrens"] == wrens["version"]
+    assert headwater("sync", address, "--name", "larks")[1]["error"]["kind"] == "ModelRefused"
 
 
 def test_a_token_that_may_only_read_is_refused(headwater: Words, registry: Registry, address: str) -> None:

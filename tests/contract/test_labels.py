@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import sqlalchemy as sa
 
 from headwater.errors import LabelError, LabelRefused, WrongUse
 from headwater.store.labels import LabelRows, Source, writing
+from headwater.store.labels.announced import Announced
 from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.queries import LabelQuery
 from labelled import (
@@ -344,6 +347,25 @@ class TestClasses:
             db.undo("photos", undone)
 
 
+class TestVersionsOfAnother:
+    def test_they_come_in_their_order_and_again_as_nothing(self, db: LabelDatabase) -> None:
+        there = [Announced(number, digest(number), f"net{number}", None) for number in (1, 2, 3)]
+        there.append(Announced(9, digest(9), "other", digest(3)))
+        for _ in range(2):
+            found = db.announce_all(there, author="anna")
+            assert found == db.models()
+            assert [(one.digest, one.name, one.parent) for one in found] == [
+                (one.digest, one.name, one.parent) for one in there
+            ]
+
+    def test_another_order_is_refused_and_none_is_announced(self, db: LabelDatabase) -> None:
+        """A version from between the two that are known here would be newer than both."""
+        there = [Announced(number, digest(number), f"net{number}", None) for number in (1, 5, 2)]
+        with pytest.raises(LabelRefused, match=r"net2 00000000.* was announced here before net5"):
+            db.announce_all(there)
+        assert [one.digest for one in db.models()] == [digest(1), digest(2)]
+
+
 class TestEnrolling:
     def test_a_dataset_brings_its_labels(self, db: LabelDatabase) -> None:
         done = db.enrol("photos", [5, 6, 7], [1, -1, 0], class_names=["cow", "bee"])
@@ -352,6 +374,29 @@ class TestEnrolling:
         again = db.enrol("photos", [5, 6, 7], [1, 1, 1], class_names=["cow", "bee"])
         assert again.wrote == 2
         assert in_force(db) == {5: (1, "import"), 6: (1, "import"), 7: (1, "import")}
+
+    def test_parts_are_one_revision(self, db: LabelDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writing, "ROWS_AT_ONCE", 3)
+        samples = np.array([8, 3, 5, 1, 9, 2, 7])
+        done = db.enrol("photos", samples, samples % 2, class_names=["cow", "bee"])
+        (entry,) = db.log("photos")
+        assert (entry.number, entry.wrote) == (done.revision, done.wrote) == (done.revision, 7)
+        assert in_force(db) == {s: ((4, 1)[s % 2], "import") for s in samples.tolist()}
+        with pytest.raises(WrongUse, match="sample 3 occurs twice"):
+            db.enrol("photos", [1, 2, 3, 3], [0] * 4, class_names=["cow"])
+
+    def test_many_rows_take_little_memory(
+        self, label_templates: Templates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No more than a few numbers of each row are held at once, beside one part of all columns."""
+        monkeypatch.setattr(writing, "ROWS_AT_ONCE", 3000)
+        samples, labels = np.arange(60_000)[::-1].copy(), np.zeros(60_000, np.int64)
+        with closing(label_templates.sqlite_kind(tmp_path).open()) as db:
+            tracemalloc.start()
+            db.enrol("photos", samples, labels, class_names=["cow"])
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert most < 5_000_000
 
     def test_none_of_them_need_have_one(self, db: LabelDatabase) -> None:
         assert db.enrol("photos", [5, 6], [-1, -1], class_names=[]).wrote == 0

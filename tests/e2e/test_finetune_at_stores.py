@@ -102,8 +102,28 @@ def test_the_plan_weighs_both(colours: Path, registry: Registry, tmp_path: Path)
     assert (images.cut.name, features.cut.name) == ("images", "features")
     assert images.bytes == pytest.approx(int(data.sizes.sum()))
     assert features.bytes == 180 * 48
-    assert plan.cut in (images.cut, features.cut)
     assert min(images.seconds, features.seconds) > 0
+    assert (images.ships_more, features.ships_more) == (False, False)
+    quicker = images if images.seconds < features.seconds else features
+    assert plan.cut == quicker.cut
+    assert "the quickest of 2 cuts" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("state", "says"), [(False, "this store keeps no models"), (True, "this store holds no model")]
+)
+def test_images_cross_where_stores_cannot_run_the_layers(
+    state: bool, says: str, colours: Path, registry: Registry, expected: str, tmp_path: Path
+) -> None:
+    settings = {"state": tmp_path / "state"} if state else {}
+    with running_daemon({"colours": colours}, **settings) as daemon:
+        data = hw.open(f"{daemon.serving.address}/colours")
+        tuner = Tuner(data, "plain", registry=registry, recipe=LAPTOP)
+        assert f"no features from the stores: {says}" in tuner.plan().reason
+        done = tuner.fit("tuned")
+        data.close()
+    assert done.plan.cut.name == "images"
+    assert done.version.tensors["head/weight"].digest == expected
 
 
 def test_a_store_that_lacks_the_layers_says_so(colours: Path, registry: Registry, tmp_path: Path) -> None:
@@ -256,7 +276,7 @@ def test_the_command_brings_the_model_there_and_the_result_back(
             held = models.inventory()
     version = registry.current("tuned")
     assert version.tensors["head/weight"].digest == expected
-    assert held.current["tuned"][0] == version.digest
+    assert {name: digests[0] for name, digests in held.current.items()} == {"tuned": version.digest}
 
 
 def _wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:

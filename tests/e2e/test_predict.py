@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import random
+import select
 import socket
 import ssl
 import threading
 import time
+import urllib.request
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from datasets import make_photo
 from headwater.errors import (
     DatasetNotFound,
     DatasetStale,
+    HeadwaterError,
     ModelNotFound,
     Refused,
     SampleCorrupt,
@@ -38,15 +43,17 @@ from headwater.store.client.address import Secret
 from headwater.store.client.link import Link
 from headwater.store.client.predictions import Inquiry, Place, PredictClient, find_place
 from headwater.store.labels import open_labels
+from headwater.store.local import LocalStore
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.http import HEADER_BYTES
+from headwater.store.server.posting import MOST_AT_ONCE
 from headwater.store.wire.messages import Prediction
 from headwater.tune.predict import Predicted, predict_at, predict_here, seal_at
 from headwater.tune.relabel import Access, Wish, relabel_at
 from relabelling import nudged, small_model, write_photos
 from stores import Certificates, StoreProcess, make_certificates, running_daemon, write_tokens
 
-COUNT = 60
+COUNT, FURTHER = 60, 8
 SCOPES = {
     "asker": ["read"],
     "keeper": ["read", "labels"],
@@ -459,6 +466,84 @@ def test_a_store_that_cannot_keep_up_turns_away_with_a_time_to_come_back(
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: patient.predict(photo, Inquiry()), range(8)))
         assert {answer.label for answer in answers} == {label}
+
+
+def test_a_version_of_the_inbox_goes_when_nobody_reads_it(photos: Path, tmp_path: Path) -> None:
+    settings = {"state": make_state(tmp_path / "state"), "http": "127.0.0.1:0"}
+    files = files_of(photos)
+    with running_daemon({"photos": photos}, **settings) as daemon:
+
+        def seal(some: Sequence[str]) -> weakref.ref[LocalStore]:
+            said(predict_at(daemon.serving.address, some, Inquiry(keep=True), Access()))
+            seal_at(daemon.serving.address, "photos", Access())
+            return weakref.ref(daemon._stores["photos-inbox"])
+
+        first = seal(files[:2])
+        reader = first()
+        second = seal(files[2:4])
+        assert reader is not None
+        contents = {bytes(one) for one in reader.read(np.arange(2))}
+        assert contents == {Path(file).read_bytes() for file in files[:2]}, "who reads from it goes on"
+        del reader
+        gc.collect()
+        assert first() is None
+        assert second() is not None
+
+
+def test_an_inbox_has_an_end(photos: Path, tmp_path: Path, photo: bytes) -> None:
+    settings = {"state": make_state(tmp_path / "state"), "http": "127.0.0.1:0", "inbox_bytes": 1}
+    with running_daemon({"photos": photos}, **settings) as daemon:
+        place = Place("http", "127.0.0.1", int(urlsplit(str(daemon.serving.http)).port or 0))
+        assert post(place, "/predict", photo, token=None)[0] == 200
+        status, _, answer = post(place, "/predict?keep=1", photo, token=None)
+        assert (status, answer["kind"]) == (507, "HeadwaterError")
+        assert daemon._keeper.unsealed_bytes == 0
+        with pytest.raises(HeadwaterError, match="raise inbox_bytes"):
+            PredictClient(place, Secret(), HURRIED).predict(photo, Inquiry(keep=True))
+
+
+def test_uploads_that_do_not_come_keep_nobody_from_the_stores_health(
+    photos: Path, tmp_path: Path, photo: bytes
+) -> None:
+    """As many as are let in, as many again that are turned away and heard out, and some that are not."""
+    settings = {
+        "state": make_state(tmp_path / "state"),
+        "http": "127.0.0.1:0",
+        "predict_milliseconds": 20_000.0,
+    }
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: 5000\r\n\r\n"
+    with running_daemon({"photos": photos}, **settings) as daemon:
+        url = str(daemon.serving.http)
+        place = Place("http", "127.0.0.1", int(urlsplit(url).port or 0))
+        with ExitStack() as idle:
+            links = [
+                idle.enter_context(socket.create_connection((place.host, place.port), timeout=15))
+                for _ in range(2 * MOST_AT_ONCE + FURTHER)
+            ]
+            for link in links:
+                link.sendall(head)
+            answers = [link.recv(1 << 16) for link in wait_for_answers(links, FURTHER)]
+            assert {answer[:13] for answer in answers} == {b"HTTP/1.1 503 "}
+            assert all(b"retry-after: " in answer.lower() for answer in answers)
+            for path in ("/health", "/metrics"):
+                with urllib.request.urlopen(f"{url}{path}", timeout=10) as page:
+                    assert page.status == 200
+            status, headers, _ = post(place, "/predict", photo, token=None)
+            assert (status, "retry-after" in headers) == (503, True)
+        end = time.monotonic() + 10
+        while post(place, "/predict", photo, token=None)[0] != 200:
+            assert time.monotonic() < end, "places are held for those who are gone"
+            time.sleep(0.02)
+
+
+def wait_for_answers(links: Sequence[socket.socket], count: int) -> list[socket.socket]:
+    """So many of them, once they are answered."""
+    end = time.monotonic() + 9
+    while time.monotonic() < end:
+        answered, _, _ = select.select(links, [], [], 0.1)
+        if len(answered) >= count:
+            return answered[:count]
+    raise AssertionError(f"fewer than {count} were answered")
 
 
 def test_a_label_database_that_is_away_is_waited_for(photos: Path, tmp_path: Path, photo: bytes) -> None:

@@ -22,6 +22,7 @@ from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection
 from headwater.store.client.jobs import JobClient
 from headwater.store.client.link import Link
+from headwater.store.client.models import models_of
 from headwater.store.jobs.record import DONE, STOPPED, UNFINISHED
 from headwater.store.labels import open_labels
 from headwater.store.server.daemon import Daemon
@@ -31,7 +32,7 @@ from postgres import Postgres
 from relabelling import CLASSES, nudged, small_model, write_photos
 from stores import StoreProcess, running_daemon, write_tokens
 
-COUNT, BROKEN, MANY = 260, 2, 2000
+COUNT, BROKEN, SOME, MANY = 260, 2, 600, 2000
 
 
 @pytest.fixture(scope="module")
@@ -161,19 +162,21 @@ def test_asking_twice_is_one_job_and_it_can_be_stopped(photos: Path, state: Path
 
 
 def test_scopes_and_datasets_of_tokens(photos: Path, state: Path, tmp_path: Path) -> None:
-    secrets = {name: f"{name}-{'x' * 24}" for name in ("reader", "worker", "elsewhere")}
+    secrets = {name: f"{name}-{'x' * 24}" for name in ("reader", "watcher", "worker", "elsewhere")}
     tokens = write_tokens(
         tmp_path,
         reader={"secret": secrets["reader"], "scopes": ["read", "models", "labels", "admin"]},
-        worker={"secret": secrets["worker"], "scopes": ["jobs"]},
-        elsewhere={"secret": secrets["elsewhere"], "scopes": ["jobs"], "datasets": ["others"]},
+        watcher={"secret": secrets["watcher"], "scopes": ["read", "models", "jobs", "admin"]},
+        worker={"secret": secrets["worker"], "scopes": ["jobs", "labels"]},
+        elsewhere={"secret": secrets["elsewhere"], "scopes": ["jobs", "labels"], "datasets": ["others"]},
     )
     audit = tmp_path / "audit.jsonl"
     with running_daemon({"photos": photos}, state=state, token_file=tokens, audit_log=audit) as daemon:
         address = f"{daemon.serving.address}/photos"
-        for name in ("reader", "elsewhere"):
+        for name, why in (("reader", "'jobs'"), ("watcher", "'labels'"), ("elsewhere", "dataset 'photos'")):
             (one,) = relabel_at([address], access=Access(secrets[name]))
             assert isinstance(one.error, Refused), name
+            assert why in str(one.error)
         job = job_of(relabel_at([address], access=Access(secrets["worker"])))
         assert job.state == DONE
         client = JobClient(
@@ -187,6 +190,20 @@ def test_scopes_and_datasets_of_tokens(photos: Path, state: Path, tmp_path: Path
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     (started,) = [line for line in lines if line["action"] == "job_start" and line["outcome"] == "ok"]
     assert (started["caller"], started["of"]) == ("worker", "photos")
+
+
+def test_a_rollback_ends_the_job_of_the_version_that_goes(photos: Path, state: Path) -> None:
+    with running_daemon({"photos": photos}, state=state, cores=0.02) as daemon:
+        address = daemon.serving.address
+        newer = push(state, 3.0)
+        job = job_of(relabel_at([address], wait=False))
+        assert job.model == newer.digest
+        with models_of(address) as models:
+            back = models.rollback("small")
+        assert back.stopped == [job.id]
+        assert last_record(state, job.id)["state"] == STOPPED
+        other = job_of(relabel_at([address], wait=False))
+        assert (other.model, other.state in UNFINISHED) == (back.current, True)
 
 
 def test_labels_that_lie_in_postgresql(photos: Path, state: Path, postgres: Postgres) -> None:
@@ -227,14 +244,46 @@ def test_killed_at_random_points_loses_and_doubles_nothing(state: Path, tmp_path
             else:
                 hit += 1
                 store.restart()
-        end = time.monotonic() + 120
-        while last_record(state, job.id)["state"] != DONE:
-            assert time.monotonic() < end, "it did not come to its end"
-            time.sleep(0.1)
+        wait_for_end(state, job.id)
     check(photos, state, versions)
     counts = last_record(state, job.id)["counts"]
     assert sum(counts[name] for name in ("labelled", "unchanged", "changed", "skipped")) == MANY
     assert counts["failed"] == BROKEN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])], ids=["2", "50"]
+)
+def test_killed_while_it_skips_and_multiplies(state: Path, tmp_path: Path, kills: int) -> None:
+    """Where features are kept a job is over in a moment: it is killed about when it begins."""
+    photos, dice = write_photos(tmp_path / "some", SOME), random.Random(kills)
+    count = dict.fromkeys(("skipped", "unchanged", "changed"), 0)
+    versions, hit = 1, 0
+    with StoreProcess({"photos": photos}, state=state, feature_bytes="1GiB") as store:
+        assert job_of(relabel_at([store.address])).counts["labelled"] == SOME
+        while hit < kills:
+            assert versions < 20 * kills, "it is never hit"
+            push(state, 0.1, seed=versions)
+            versions += 1
+            job = job_of(relabel_at([store.address], wait=False))
+            time.sleep(dice.uniform(0.0, 0.05))
+            store.kill()
+            hit += last_record(state, job.id)["state"] != DONE
+            store.restart()
+            wait_for_end(state, job.id)
+            counts = last_record(state, job.id)["counts"]
+            assert sum(counts[name] for name in count) == SOME
+            count = {name: count[name] + counts[name] for name in count}
+    check(photos, state, versions)
+    assert min(count["skipped"], count["unchanged"]) > 0, "it did not go both ways"
+
+
+def wait_for_end(state: Path, id: str) -> None:
+    end = time.monotonic() + 120
+    while last_record(state, id)["state"] != DONE:
+        assert time.monotonic() < end, "it did not come to its end"
+        time.sleep(0.1)
 
 
 def last_record(state: Path, id: str) -> dict[str, Any]:

@@ -70,6 +70,11 @@ def test_every_class_needs_a_name() -> None:
             replace(model, classes=("a", "b")).check()
 
 
+def test_a_name_that_two_classes_have_is_refused() -> None:
+    with pytest.raises(ModelRefused, match="'red' is the name of more than one class"):
+        replace(make_model(), classes=("red", "green", "red")).check()
+
+
 def test_a_head_that_takes_other_features_is_refused() -> None:
     with pytest.raises(ModelRefused, match="takes 5 features, and the trunk gives 4"):
         with_graph_head(make_model(), features=5).check()

@@ -12,7 +12,7 @@ from headwater.errors import ModelNotFound
 from headwater.models import path as paths
 from headwater.models.model import Model
 from headwater.models.path import Path as Way
-from headwater.models.path import cheapest, differing_bytes, make_approximation
+from headwater.models.path import cheapest, differing_bytes, find_approximation, make_approximation
 from headwater.models.registry import Registry
 
 NONE = "0" * 32
@@ -234,6 +234,28 @@ def test_errors_of_approximations_do_not_add_up(registry: Registry) -> None:
         near = make_approximation(registry, at_store, target)
         assert near.made["largest error"] < 2e-3
         at_store = near.digest
+
+
+def test_an_approximation_is_found_for_who_holds_something(registry: Registry) -> None:
+    first, second, target = make_line(registry, 3)
+    near = find_approximation(registry, [first, second, NONE], target)
+    assert near.parent in (first, second)
+    assert near.made["of"] == target
+    assert find_approximation(registry, [first, near.digest], target) == near, "what is there will do"
+    assert find_approximation(registry, [NONE], target).digest == target
+
+
+def test_a_version_that_is_damaged_here_is_passed_over(registry: Registry) -> None:
+    first, second, target = make_line(registry, 3)
+    for digest in (second, target):
+        registry.switch("birds", digest)
+    registry.collect()
+    assert cheapest(registry, [first], target).kind == "chain"
+    path = registry.folder / "versions" / f"{second}.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert cheapest(registry, [first], target).kind == "whole", "the way through it is barred"
+    way = cheapest(registry, [second], target)
+    assert (way.kind, way.parts[0].base) == ("delta", second), "the delta is kept, and is applied there"
 
 
 def test_where_nothing_is_worth_rounding_the_version_itself_is_sent(registry: Registry) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -12,10 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from exports import coloured, exported_plain, fitted
+from exports import brittle, coloured, exported_plain, fitted
 from headwater.errors import ModelError, WrongUse
 from headwater.models import quantise as module
-from headwater.models.model import Model
 from headwater.models.quantise import (
     CALIBRATING,
     HELD_OUT,
@@ -80,33 +79,37 @@ def test_two_convolutions_stay_and_the_others_are_per_channel() -> None:
     assert {tensors[name].dtype.name for name in zeros} == {"uint8"}
 
 
+def test_the_speed_up_is_the_median_of_batches_without_the_first() -> None:
+    taken = iter([900.0, 1.0, 3.0, 1.0, 8.0, 2.0, 5.0, 1.0])
+
+    def ticks() -> Iterator[float]:
+        for seconds in taken:
+            yield 0.0
+            yield seconds
+
+    found = compare(fitted(), fitted(), coloured(4 * module._CHUNK)[0], clock=ticks().__next__)
+    assert found.speedup == 4.0
+    assert next(taken, None) is None
+    assert quantised().speedup is not None
+    assert quantise(fitted(), coloured(10)[0]).speedup is None, "nothing was measured"
+
+
+def test_a_turn_is_taken_for_every_few_images() -> None:
+    turns = 0
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        nonlocal turns
+        turns += 1
+        yield
+
+    quantise(fitted(), coloured(100, seed=2)[0], turn=turn)
+    assert turns == 2 * -(-50 // module._CHUNK), "fifty calibrate, and fifty are compared on"
+
+
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     quantise(fitted(), coloured(80, seed=3)[0])
     assert capfd.readouterr() == ("", "")
-
-
-def brittle() -> Model:
-    """One feature is so large that int8 steps swallow the others; the head looks at the others alone."""
-    model = fitted()
-    name = next(name for name in model.tensors if name.startswith("trunk/6."))
-    weight, head = model.tensors[name].copy(), model.tensors["head/weight"].copy()
-    weight[0] = 0
-    weight[0, 0] = 1e4
-    head[:, 0] = 0
-    return replace(unclipped(model), tensors={**model.tensors, name: weight, "head/weight": head})
-
-
-def unclipped(model: Model) -> Model:
-    """Without the last bound on activations, which would hold the large one."""
-    whole = onnx.load_from_string(model.trunk)
-    clips = [node for node in whole.graph.node if node.op_type == "Clip"]
-    last = clips[-1]
-    last.op_type = "Relu"
-    unused = list(last.input[1:])
-    del last.input[1:]
-    left = {name for node in whole.graph.node for name in node.input}
-    assert all(name in left for name in unused), "the bounds are shared by all"
-    return replace(model, trunk=whole.SerializeToString(deterministic=True))
 
 
 def test_int8_that_changes_labels_is_not_taken() -> None:

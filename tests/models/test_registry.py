@@ -485,3 +485,63 @@ def test_the_only_model_need_not_be_named(registry: Registry) -> None:
     with pytest.raises(ModelNotFound, match="name one of first, second"):
         registry.choose()
     assert registry.choose(second.digest[:8]) == second
+
+
+def damage(registry: Registry, kind: str, name: str) -> Path:
+    """Cut a file of the registry short."""
+    (path,) = (registry.folder / kind).glob(f"{name}*")
+    path.write_bytes(path.read_bytes()[:-2])
+    return path
+
+
+def test_one_damaged_manifest_hides_no_other(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    lost = registry.put(make_model(1), name="birds", switch=True)
+    kept = registry.put(make_model(2), name="fish", switch=True)
+    path = damage(registry, "versions", lost.digest)
+    assert registry.versions() == [kept]
+    assert str(path) in caplog.text
+    assert registry.find(lost.digest) is None
+    assert registry.find(kept.digest) == kept
+    assert registry.find("../versions/" + kept.digest) is None
+    with pytest.raises(ModelRefused, match=str(path)):
+        registry.version(lost.digest)
+    assert registry.collect() == 0, "what is in force is not thrown away for that"
+    assert registry.put(make_model(1), name="birds", switch=True).digest == lost.digest
+    assert are_same(registry.get("birds").tensors, make_tensors(1))
+
+
+def test_a_damaged_list_of_packs_stops_no_collection(registry: Registry) -> None:
+    lost = registry.put(make_model(1), name="birds", switch=True)
+    registry.put(make_model(2), name="birds")
+    kept = registry.put(make_model(3), name="fish", switch=True)
+    damage(registry, "places", lost.digest)
+    assert registry.collect() > 0
+    assert {version.digest for version in registry.versions()} == {lost.digest, kept.digest}
+    assert are_same(registry.get("fish").tensors, make_tensors(3))
+
+
+def test_a_damaged_pointer_can_be_switched_again(registry: Registry) -> None:
+    versions = [registry.put(make_model(seed), name="birds") for seed in range(3)]
+    for version in versions[:2]:
+        registry.switch("birds", version.digest)
+    other = registry.put(make_model(9), name="fish", switch=True)
+    damage(registry, "current", "birds")
+    assert registry.in_force() == {"fish": other.digest}
+    assert registry.collect() == 0, "which of its versions is in force is not known, so all stay"
+    registry.switch("birds", versions[2].digest)
+    assert registry.current("birds") == versions[2]
+    assert registry.history("birds") == ()
+    assert registry.in_force() == {"birds": versions[2].digest, "fish": other.digest}
+
+
+def test_a_trial_may_refuse_what_was_sent(registry: Registry, sent: Sent) -> None:
+    tried: list[Model] = []
+
+    def refuse(model: Model) -> None:
+        tried.append(model)
+        raise ModelRefused("it does not run")
+
+    with pytest.raises(ModelRefused, match="it does not run"):
+        registry.receive(sent.version, sent.whole, graphs=sent.graphs, switch=True, trial=refuse)
+    assert are_same(tried[0].tensors, sent.model.tensors)
+    assert not registry.folder.exists()

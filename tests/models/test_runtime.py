@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -138,6 +139,13 @@ def test_other_images_are_refused_with_their_shape(images: NDArray[Any]) -> None
 def test_features_of_another_width_are_refused() -> None:
     with pytest.raises(ModelError, match="takes n x 24"):
         Engine(exported_plain().model).logits(np.zeros((2, 23), np.float32))
+
+
+def test_a_name_makes_no_layer_int8() -> None:
+    model = exported_plain().model
+    whole = onnx.load_from_string(model.trunk)
+    whole.graph.name = "DequantizeLinear"
+    assert Engine(replace(model, trunk=whole.SerializeToString())).precision == "fp32"
 
 
 def test_an_engine_needs_a_thread() -> None:

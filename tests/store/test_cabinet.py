@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -84,6 +86,29 @@ def test_never_past_the_limit_even_alone(tmp_path: Path) -> None:
     assert used <= 5500
 
 
+def test_what_would_not_fit_alone_sends_nobody_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=10_500, clock=Clock())
+    add(cabinet, "b", 3)
+    add(cabinet, "a", 7)
+    with caplog.at_level(logging.WARNING, "headwater"):
+        for _ in range(2):
+            add(cabinet, "a", 4, first=7)
+    assert [held(cabinet, name) for name in "ab"] == [7, 3]
+    assert caplog.text.count("no more of them are kept") == 1
+    add(cabinet, "a", 3, first=7)
+    assert [held(cabinet, name) for name in "ab"] == [10, 0], "what fits takes the room of who is idle"
+
+
+def test_room_that_one_thread_was_given_is_not_given_to_the_next(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=10_500, clock=Clock())
+    drawer = cabinet.open(key("a"), INDEX)._drawer
+    with cabinet.room(key("a"), drawer, 6000) as first, cabinet.room(key("a"), drawer, 6000) as second:
+        assert (first, second) == (True, False)
+    assert cabinet.nbytes == 0
+    with cabinet.room(key("a"), drawer, 6000) as third:
+        assert third, "it was given back"
+
+
 def test_whoever_reads_from_a_drawer_that_goes_may_go_on(tmp_path: Path) -> None:
     cabinet = Cabinet(tmp_path, most_bytes=5500, clock=Clock())
     add(cabinet, "a", 5)
@@ -93,6 +118,7 @@ def test_whoever_reads_from_a_drawer_that_goes_may_go_on(tmp_path: Path) -> None
     rows = loan.find(INDEX.ids[:5])
     assert [entry.tobytes() for entry in loan.read(rows) if entry is not None] == [ENTRY] * 5
     loan.add(INDEX.ids[5:6], INDEX.sizes[5:6], entries=[ENTRY], norms=np.ones(1, np.float32))
+    assert len(loan) == 5, "it takes nothing more, though another has its name by now"
 
 
 def test_dropped_drawers_leave_no_open_files(tmp_path: Path) -> None:
@@ -108,6 +134,8 @@ def test_what_is_no_drawer_goes(tmp_path: Path) -> None:
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "key.json").write_text("{")
     (tmp_path / "half").mkdir()
+    (tmp_path / "another's").mkdir()
+    (tmp_path / "another's" / "key.json").write_bytes(msgspec.json.encode(key("a")))
     Cabinet(tmp_path, most_bytes=1)
     assert not list(tmp_path.iterdir())
 

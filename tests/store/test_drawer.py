@@ -107,13 +107,13 @@ def test_altered_bytes_are_never_handed_out(folder: Path) -> None:
     drawer = Drawer(folder)
     entries = fill(drawer, ids)
     drawer.close()
-    for name in (INDEX, DATA):
-        whole = (folder / name).read_bytes()
-        index = (folder / INDEX).read_bytes()
-        for place in range(0, len(whole), 3):
-            altered = bytearray(whole)
+    whole = {name: (folder / name).read_bytes() for name in (INDEX, DATA)}
+    for name in whole:
+        for place in range(0, len(whole[name]), 3):
+            altered = bytearray(whole[name])
             altered[place] ^= 0x10
-            (folder / INDEX).write_bytes(index)
+            for other in whole:  # opening cuts both off
+                (folder / other).write_bytes(whole[other])
             (folder / name).write_bytes(altered)
             opened = Drawer(folder)
             held = ids[opened.find(ids) >= 0]
@@ -121,8 +121,28 @@ def test_altered_bytes_are_never_handed_out(folder: Path) -> None:
                 assert entry in (None, entries[id])
             np.testing.assert_array_equal(opened.norms(opened.find(held)), (held / 2).astype(np.float32))
             opened.close()
-        (folder / INDEX).write_bytes(index)
-        (folder / name).write_bytes(whole)
+
+
+def test_entries_without_a_record_take_no_room(folder: Path) -> None:
+    """A process that is killed between the two files leaves an entry that nobody knows of."""
+    drawer = Drawer(folder)
+    entries = fill(drawer, np.arange(3))
+    drawer.close()
+    with (folder / DATA).open("ab") as file:
+        file.write(b"x" * 10_000)
+    opened = Drawer(folder)
+    assert opened.nbytes == (folder / INDEX).stat().st_size + (folder / DATA).stat().st_size
+    assert read(opened, np.arange(3)) == entries
+
+
+def test_when_an_entry_was_added_is_known(folder: Path) -> None:
+    times = iter([1000.0019, 2000.5])
+    drawer = Drawer(folder, clock=lambda: next(times))
+    fill(drawer, np.array([5, 3]))
+    fill(drawer, np.array([3, 4]))
+    for opened in (drawer, Drawer(folder)):
+        rows = opened.find(np.array([3, 4, 5]))
+        assert opened.added(rows).tolist() == [1_000_001, 2_000_500, 1_000_001]
 
 
 def test_entries_of_files_that_changed_are_left_out(folder: Path) -> None:

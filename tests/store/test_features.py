@@ -14,6 +14,7 @@ from headwater.errors import ModelError
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.plan.movement import norms_of
+from headwater.store import features as module
 from headwater.store.cabinet import Cabinet
 from headwater.store.drawer import DATA
 from headwater.store.features import OWN, Features, Pictures, Variation
@@ -69,6 +70,28 @@ def test_another_head_finds_the_same_and_another_trunk_does_not(
     assert not len(Features(cabinet, INDEX, dataset="others", version=version))
     other = Variation(seed=1)
     assert not len(Features(cabinet, INDEX, dataset="photos", version=version, variation=other))
+
+
+def test_other_libraries_make_other_features(
+    cabinet: Cabinet, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Features(cabinet, INDEX, dataset="photos", version=version).put(PLACES, some())
+    assert {"pillow", "onnxruntime"} <= set(module.libraries())
+    for name in module.libraries():
+        upgraded = {**module.libraries(), name: "99.0"}
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "libraries", lambda found=upgraded: found)
+            assert not len(Features(cabinet, INDEX, dataset="photos", version=version)), name
+    assert len(Features(cabinet, INDEX, dataset="photos", version=version)) == len(PLACES)
+
+
+def test_norms_of_what_was_here_at_a_time(version: ModelVersion, tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path / "features", most_bytes=1 << 20, clock=lambda: 5.0)
+    features = Features(cabinet, INDEX, dataset="photos", version=version)
+    features.put(np.arange(4), some(count=4))
+    times = np.array([5000, 4999, 0, 6000, 6000])
+    assert np.isfinite(features.norms(INDEX.ids[:5], times)).tolist() == [True, False, False, True, False]
+    assert np.isfinite(features.norms(INDEX.ids[:5])).sum() == 4
 
 
 def test_a_damaged_row_is_not_there(cabinet: Cabinet, version: ModelVersion, tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from graphs import Tensors, change, make_model, make_tensors, new_head
 from headwater.errors import ModelRefused, Refused, Unreachable, WrongUse
 from headwater.models.model import Model
-from headwater.models.path import make_approximation
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
 from headwater.store.client.models import models_of
-from headwater.store.pushing import Delivery, push
+from headwater.store.pushing import Delivery, bring, push
 from headwater.store.server.daemon import Daemon
 from headwater.store.wire.messages import Inventory
 from seaweed import free_ports
@@ -103,6 +103,20 @@ def test_a_version_under_another_name(stores: Stores, tuner: Registry) -> None:
     assert "cats" not in stores.registries[0].names()
 
 
+def test_what_is_only_brought_leaves_in_force_what_is(stores: Stores, tuner: Registry) -> None:
+    """An older version, and a new model: both are there, and nothing was switched."""
+    old, other = put(tuner, wide(20), "held"), put(tuner, wide(21), "held-too")
+    new = put(tuner, nudged(wide(20), 22), "held", old)
+    push(tuner, stores.addresses, new.digest)
+    for version in (old, other, new):
+        done = bring(tuner, stores.addresses, version.digest)
+        assert [delivery.error for delivery in done] == [None, None]
+    for registry in stores.registries:
+        assert {old.digest, other.digest, new.digest} <= {version.digest for version in registry.versions()}
+        assert registry.current("held").digest == new.digest
+        assert "held-too" not in registry.names()
+
+
 def test_a_chain_where_the_tuner_has_only_deltas(stores: Stores, tuner: Registry) -> None:
     base = wide(5)
     versions = [put(tuner, base, "chained")]
@@ -121,16 +135,83 @@ def test_a_chain_where_the_tuner_has_only_deltas(stores: Stores, tuner: Registry
     assert kept.history("chained") == (versions[0].digest,), "what lay between was never in force"
 
 
+def test_a_graph_that_a_store_has_is_not_sent_again(stores: Stores, tuner: Registry) -> None:
+    """Also where the registry has lost the version that brought it there."""
+    model = long_winded(make_model(30))
+    first = put(tuner, model, "graphic")
+    push(tuner, stores.addresses[:1], "graphic")
+    second = put(tuner, new_head(model, 31), "graphic")
+    tuner.delta(first.digest, second.digest)
+    (tuner.folder / "versions" / f"{first.digest}.json").unlink()
+    (delivery,) = push(tuner, stores.addresses[:1], "graphic")
+    assert (delivery.kind, delivery.error) == ("delta", None)
+    assert delivery.sent_bytes < len(model.trunk)
+    assert stores.registries[0].get("graphic").facts == tuner.get("graphic").facts
+
+
+def long_winded(model: Model) -> Model:
+    """The same model in a graph of some kilobytes."""
+    whole = onnx.load_from_string(model.trunk)
+    for node in whole.graph.node:
+        node.name = f"{node.op_type} {'with a long name ' * 200}"
+    return replace(model, trunk=whole.SerializeToString())
+
+
 def test_an_approximation_that_was_asked_for_costs_a_part_of_it(stores: Stores, tuner: Registry) -> None:
     first = put(tuner, wide(8, features=2000), "rough")
     push(tuner, stores.addresses, "rough")
     exact = put(tuner, nudged(tuner.get("rough"), 9), "rough", first)
-    near = make_approximation(tuner, first.digest, exact.digest)
-    (rounded,) = push(tuner, stores.addresses[:1], near.digest)
-    (whole,) = push(tuner, stores.addresses[1:], exact.digest)
+    (rounded,) = push(tuner, stores.addresses[:1], "rough", approximate=True)
+    (whole,) = push(tuner, stores.addresses[1:], "rough")
     assert rounded.kind == whole.kind == "delta"
     assert rounded.sent_bytes < 0.6 * whole.sent_bytes
+    near, rounding = tuner.version(rounded.version), rounded.rounding
+    assert (near.made["of"], near.parent) == (exact.digest, first.digest)
+    assert rounding is not None
+    assert abs(rounding.exact_bytes - whole.sent_bytes) < 1000
+    assert 0 < rounding.largest_error < 1e-3
+    assert rounding.largest_error == near.made["largest error"]
+    assert (whole.version, whole.rounding) == (exact.digest, None)
+    assert stores.registries[0].current("rough").digest == near.digest
     assert stores.registries[0].get("rough").facts == tuner.get(near.digest).facts
+    assert tuner.current("rough").digest == exact.digest
+    (again,) = push(tuner, stores.addresses[:1], "rough", approximate=True)
+    assert (again.kind, again.version) == ("nothing", near.digest)
+    (mended,) = push(tuner, stores.addresses[:1], "rough")
+    assert (mended.kind, mended.version) == ("delta", exact.digest), "the exact one, once that is asked for"
+    assert stores.registries[0].get("rough").facts == tuner.get("rough").facts
+
+
+def test_an_approximation_is_sent_only_where_it_saves(stores: Stores, tuner: Registry) -> None:
+    """Not to who has nothing, nor where what changed cannot be rounded."""
+    base = wide(40)
+    first = put(tuner, base, "smooth")
+    (whole,) = push(tuner, stores.addresses[:1], "smooth", approximate=True)
+    assert (whole.kind, whole.version, whole.rounding) == ("whole", first.digest, None)
+    second = put(tuner, change(base, head_bias=np.ones(20, np.float32)), "smooth", first)
+    (delta,) = push(tuner, stores.addresses[:1], "smooth", approximate=True)
+    assert (delta.kind, delta.version, delta.rounding) == ("delta", second.digest, None)
+
+
+def test_int8_that_a_store_has_made_of_the_version_stays_in_force(stores: Stores, tuner: Registry) -> None:
+    """A timer that pushes must not undo what the store's own job did; what is newer comes, though."""
+    base = wide(41)
+    first = put(tuner, base, "small")
+    push(tuner, stores.addresses, "small")
+    there = stores.registries[0]
+    int8 = there.put(
+        nudged(base, 42), name="small", parent=first.digest, made={"by": "quantise"}, switch=True
+    )
+    done, plain = push(tuner, stores.addresses, "small")
+    assert (done.kind, done.version, done.error) == ("nothing", int8.digest, None)
+    assert (plain.kind, plain.version) == ("nothing", first.digest)
+    assert there.current("small").digest == int8.digest
+    second = put(tuner, new_head(base, 43), "small", first)
+    (newer,) = push(tuner, stores.addresses[:1], "small")
+    assert (newer.kind, newer.version) == ("delta", second.digest)
+    assert there.current("small").digest == second.digest
+    (older,) = push(tuner, stores.addresses[:1], first.digest)
+    assert (older.version, there.current("small").digest) == (first.digest, first.digest), "who asks for it"
 
 
 def test_a_store_that_is_away_is_named_and_left_behind(stores: Stores, tuner: Registry) -> None:
@@ -160,10 +241,10 @@ def test_a_store_that_returns_while_it_is_waited_for(
     assert Registry(tmp_path / "state" / "models").current("late").digest == version.digest
 
 
-@pytest.mark.parametrize("kind", ["packs", "graphs", "places"])
+@pytest.mark.parametrize("kind", ["packs", "graphs", "places", "versions", "current"])
 def test_what_is_damaged_at_a_store_is_sent_whole(stores: Stores, tuner: Registry, kind: str) -> None:
     name = f"damaged-{kind}"
-    base = make_model(seed=20 + len(kind))
+    base = make_model(seed=20 + sum(kind.encode()))
     first = put(tuner, base, name)
     push(tuner, stores.addresses[:1], name)
     registry = stores.registries[0]
@@ -174,6 +255,8 @@ def test_what_is_damaged_at_a_store_is_sent_whole(stores: Stores, tuner: Registr
         ],
         "graphs": [folder / f"{graph}.onnx" for graph in first.graphs.values()],
         "places": [folder / f"{first.digest}.json"],
+        "versions": [folder / f"{first.digest}.json"],
+        "current": [folder / name],
     }[kind]
     for path in victims:
         path.write_bytes(path.read_bytes()[:-1])

@@ -81,6 +81,19 @@ def test_a_sample_that_failed_is_not_sound(tmp_path: Path) -> None:
     with opened(tmp_path) as file:
         file.put(RUNS.lots[0], values)
         assert np.flatnonzero(~file.sound(np.arange(64))).tolist() == [5]
+    with opened(tmp_path) as file:
+        assert np.flatnonzero(~file.sound(np.arange(64))).tolist() == [5]
+        assert not file.sound(np.arange(64, 300)).any(), "not here yet"
+
+
+def test_which_rows_are_sound_is_known_without_the_file(tmp_path: Path) -> None:
+    """Each epoch asks for all of its rows: that must not read a file that may not fit into memory."""
+    fill(tmp_path, 3)
+    with opened(tmp_path) as file:
+        with (tmp_path / "features.f16").open("r+b") as values:
+            values.write(b"\xff" * (2 * WIDTH * 300))  # NaN everywhere
+        assert np.isnan(file.take(np.arange(300))).all()
+        assert file.sound(np.arange(RUNS.lots[2].rows.stop)).all()
 
 
 def test_too_little_room_is_said_before_anything_is_fetched(tmp_path: Path) -> None:

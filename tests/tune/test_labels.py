@@ -116,6 +116,14 @@ def test_a_database_is_asked_by_a_wish(
     assert found.labels.tolist() == [places[id] % 3 for id in found.dataset.ids.tolist()]
 
 
+def test_samples_come_in_the_order_in_which_they_lie(database: LabelDatabase, data: hw.Dataset) -> None:
+    """Stores read them in this order; that of ids, which are hashes, would be any."""
+    found = labels_from(database, "colours", dataset=data, wish="human+model>=0.9")
+    positions = found.dataset.positions()
+    assert (np.diff(positions) > 0).all()
+    assert (np.diff(found.dataset.ids) < 0).any()
+
+
 def test_merged_classes_are_one(database: LabelDatabase, data: hw.Dataset) -> None:
     database.merge("colours", "leaf", "sky")
     found = labels_from(database, "colours", dataset=data, wish="human+import+model")

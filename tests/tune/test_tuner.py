@@ -22,6 +22,7 @@ from headwater.errors import ModelError, ModelNotFound, WrongUse
 from headwater.models.path import cheapest
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
+from headwater.models.version import ModelVersion
 from headwater.tune.labels import Labelled, own_labels
 from headwater.tune.recipe import Recipe
 from headwater.tune.tuner import Tuner
@@ -235,6 +236,53 @@ def test_killed_at_any_time(colours: Path, registry: Registry, cache: Path) -> N
             time.sleep(rng.uniform(0.5, 1.0) * seconds)
             process.kill()
         assert make_tuner(colours, registry).fit("reference").version.digest == expected
+
+
+class Torn(Registry):
+    """One whose process ends at the switch: before it, or after it."""
+
+    def __init__(self, folder: Path, *, after: bool = False) -> None:
+        super().__init__(folder)
+        self.after = after
+
+    def switch(self, name: str, reference: str) -> ModelVersion:
+        if self.after:
+            super().switch(name, reference)
+        raise Interrupted(name)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_ended_at_the_switch_the_same_call_only_switches(
+    after: bool, colours: Path, registry: Registry, cache: Path
+) -> None:
+    with pytest.raises(Interrupted):
+        make_tuner(colours, Torn(registry.folder, after=after)).fit("tuned", watch=StopAt())
+    assert ("tuned" in registry.names()) is after
+    watch = StopAt()
+    done = make_tuner(colours, registry).fit("tuned", watch=watch)
+    assert watch.told == [], "neither features nor training"
+    assert (done.resumed, done.accuracy, done.version) == (True, (1.0, 1.0), registry.current("tuned"))
+    assert not list((cache / "finetune").iterdir())
+    assert make_tuner(colours, registry).fit("tuned").version == done.version
+
+
+def test_ended_before_the_switch_another_name_or_a_lost_version_is_made_again(
+    colours: Path, registry: Registry
+) -> None:
+    """From the features and the state that are still there."""
+    with pytest.raises(Interrupted):
+        make_tuner(colours, Torn(registry.folder)).fit("tuned")
+    (first,) = [version for version in registry.versions() if version.name == "tuned"]
+    registry.collect()
+    assert first.digest not in registry
+    watch = StopAt()
+    with pytest.raises(Interrupted):
+        make_tuner(colours, Torn(registry.folder)).fit("tuned", watch=watch)
+    assert watch.told == []
+    assert first.digest in registry
+    other = make_tuner(colours, registry).fit("other", watch=watch)
+    assert (other.version, watch.told) == (registry.current("other"), [])
+    assert other.version.tensors == first.tensors
 
 
 def test_two_at_once_do_not_disturb_each_other(colours: Path, registry: Registry) -> None:

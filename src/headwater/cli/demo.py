@@ -1,4 +1,4 @@
-"""`headwater demo`: photos, runs through the loader, through a link and with offloading, and a report."""
+"""`headwater demo`: photos, runs through the loader and a link, offloading, a model kept fresh, a report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0)] = 17,
     json: JsonFlag = False,
 ) -> None:
-    """Make photos, train on them here and from a store behind a link, offload, write report.html."""
+    """Make photos, train on them here and from a store, offload, keep a model fresh, write report.html."""
     begun = time.perf_counter()
     photos = out / f"photos-{count}-{seed}"
     say(f"making {count:,} photos in {photos}")
@@ -49,14 +49,17 @@ def demo(
 def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibit]:
     try:
         from headwater.cli.exhibition.loader import show_loader
+        from headwater.cli.exhibition.models import show_models
         from headwater.cli.exhibition.offload import show_offload
         from headwater.cli.exhibition.store import show_store
     except ImportError as error:
         raise MissingExtra(f"the demo needs torch ({error}); pip install 'headwater[torch]'") from error
+    training, network = show_loader(photos, epochs=epochs, seed=seed)
     return [
-        show_loader(photos, epochs=epochs, seed=seed),
+        training,
         show_store(photos, out / "store", seed=seed),
         show_offload(photos, out / "offload", seed=seed),
+        show_models(photos, out / "models", network=network, seed=seed),
     ]
 
 

@@ -12,9 +12,10 @@ import typer
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.cli.tuning import TuningBars, locations, name_at, require_delivered, usual_augment
-from headwater.errors import MissingExtra, WrongUse
+from headwater.errors import LabelError, MissingExtra, WrongUse
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
+from headwater.plan.finetune.plan import format_seconds
 from headwater.store import Dataset, Link, open
 from headwater.tune.recipe import Recipe
 
@@ -63,7 +64,7 @@ def finetune(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what to expect, and end.")] = False,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Bring the model to the stores before, and the result after.")
+        bool, typer.Option("--sync", help="Bring the model to the stores; put the result in force there.")
     ] = False,
     token_file: TokenFile = None,
     ca: Ca = None,
@@ -87,7 +88,8 @@ def finetune(
     link, stores = Link(ca=ca, cert=cert, key=key), locations(data) if sync else []
     source = Registry(registry or models_folder())
     if sync:
-        require_delivered(source, stores, model, token=token_file, link=link)
+        # Only the result is put in force: to tune an older version must not bring that one back.
+        require_delivered(source, stores, model, token=token_file, link=link, in_force=False)
     with closing(open(data[0] if len(data) == 1 else data, token=token_file, link=link)) as opened:
         chosen = _find_labels(opened, data[0], wish=labels, db=db, name=dataset)
         tuner = _make_tuner(opened, model, source, recipe, chosen)
@@ -97,7 +99,11 @@ def finetune(
             return
         with TuningBars(tuner.plan().runs, recipe.epochs) as bars:
             done = tuner.fit(name, watch=bars)
-    sent = require_delivered(source, stores, done.version.digest, token=token_file, link=link) if sync else []
+    sent: list[dict[str, Any]] = []
+    if sync:
+        sent = require_delivered(
+            source, stores, done.version.digest, token=token_file, link=link, in_force=True
+        )
     if json:
         print_json(describe(done) | {"sync": sent})
     else:
@@ -122,11 +128,16 @@ def _find_labels(
         if db is not None or name is not None:
             raise WrongUse(f"--db and --dataset are for labels of a database; --labels is {OWN!r}")
         return None
-    from headwater.store.labels import default_place, open_labels
+    from headwater.store.labels import AT_A_STORE, default_place, open_labels
 
     parse(wish)
-    with closing(open_labels(db or default_place(), create=False)) as database:
-        return labels_from(database, name or name_at(opened.store, uri), dataset=opened, wish=wish)
+    try:
+        with closing(open_labels(db or default_place(), create=False)) as database:
+            return labels_from(database, name or name_at(opened.store, uri), dataset=opened, wish=wish)
+    except LabelError as error:
+        if opened.store.remote:
+            error.add_note(AT_A_STORE)
+        raise
 
 
 def _make_tuner(
@@ -169,7 +180,7 @@ def _print_plan(tuner: Tuner, *, as_json: bool) -> None:
     rows = [
         (
             option.cut.name + (" *" if option.cut == plan.cut else ""),
-            _seconds(option.seconds),
+            format_seconds(option.seconds),
             format_bytes(option.bytes),
             "more than the images" if option.ships_more else "",
         )
@@ -200,10 +211,6 @@ def _print(done: Finetuned, sent: Sequence[dict[str, Any]]) -> None:
 def _comparison(done: Finetuned) -> list[tuple[str, str, str]]:
     rows = []
     for what, (predicted, measured) in done.comparison.items():
-        form = format_bytes if what == "bytes" else _seconds
+        form = format_bytes if what == "bytes" else format_seconds
         rows.append(("over the link" if what == "bytes" else what, form(predicted), form(measured)))
     return rows
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.1f} s" if value < 600 else f"{value / 3600:,.2f} h"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -129,14 +128,6 @@ def parse_sources(names: Sequence[str]) -> tuple[Source, ...]:
         if name not in known:
             raise WrongUse(f"no source is called {name!r}; known: {', '.join(known)}")
     return tuple(known[name] for name in names)
-
-
-def user_name() -> str:
-    """Who runs the command, as far as the system knows."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return ""
 
 
 def _number(value: np.float32) -> float | None:

@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.labelling import (
-    Keys,
-    Reader,
-    parse_range,
-    parse_sources,
-    print_rows,
-    user_name,
-)
+from headwater.cli.labelling import Keys, Reader, parse_range, parse_sources, print_rows
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, print_json, print_table
 from headwater.errors import WrongUse
 from headwater.store import Dataset, Link, open
 from headwater.store.labels import LabelRows, Source, default_place, open_labels
+from headwater.store.labels.author import user_name
 
 if TYPE_CHECKING:
     from headwater.store.labels.database import LabelDatabase
@@ -286,6 +280,10 @@ def import_(
     dataset: Name,
     file: Annotated[Path, typer.Argument(help="Ends with .csv, .parquet or .json (Label Studio).")],
     form: Form = None,
+    announce: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Database that the file is of: announce its versions first."),
+    ] = None,
     by: By = None,
     db: Db = None,
     json: JsonFlag = False,
@@ -294,6 +292,10 @@ def import_(
     from headwater.store.labels.exchange import find_format, import_file
 
     with _opened(db, create=True) as database:
+        if announce is not None:
+            with _opened(announce) as other:
+                versions = other.models()
+            database.announce_all(versions, author=_author(by))
         written = import_file(database, dataset, path=file, form=find_format(file, form), author=_author(by))
     text = f"{written.wrote:,} rows written, {written.kept:,} kept as they were"
     _print_written(dataset, written, text, json=json)

@@ -12,14 +12,17 @@ import typer
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.cli.pushing import read_model
+from headwater.cli.quantising import quantise
 from headwater.cli.syncing import At, check_one_place, describe, in_force_at, put_in_force, sync, take_stock
 from headwater.models.coding import are_alike, largest_change
 from headwater.models.delta import Entry, read_entries
 from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
+from headwater.models.trial import try_out
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
+from headwater.store.jobs.record import models_in_use
 
 app = typer.Typer(help="Versions of models in a registry.", no_args_is_help=True)
 
@@ -37,7 +40,7 @@ _MINUTES = len("2026-11-16T12:00")
 
 @app.callback()
 def _models() -> None:
-    """Versions of models in a registry, and at stores: list, push, show, diff, sync, rollback, collect."""
+    """Versions of models in a registry, and at stores: push them, look at them, quantise, sync, go back."""
 
 
 @app.command("list")
@@ -67,9 +70,8 @@ def list_versions(
 
 def _stock(registry: Registry) -> dict[str, Any]:
     """What a registry holds, as plain data."""
-    current = {name: registry.current(name).digest for name in registry.names()}
     versions = [_describe(version, registry) for version in registry.versions()]
-    return {"registry": str(registry.folder), "current": current, "versions": versions}
+    return {"registry": str(registry.folder), "current": registry.in_force(), "versions": versions}
 
 
 def _print_versions(found: dict[str, Any]) -> None:
@@ -108,8 +110,11 @@ def push(
     target = _open(registry)
     pushed = read_model(what, target, like=like, classes=classes, steps=steps)
     chosen = name or pushed.name
-    parent = pushed.parent or (target.current(chosen).digest if chosen in target.names() else None)
-    version = target.put(pushed.model, name=chosen, parent=parent, made=pushed.made, switch=not hold)
+    before = target.find(pushed.parent or target.in_force().get(chosen, ""))
+    try_out(pushed.model)
+    version = target.put(
+        pushed.model, name=chosen, parent=before and before.digest, made=pushed.made, switch=not hold
+    )
     if json:
         print_json(_describe(version, target))
     else:
@@ -200,6 +205,8 @@ def rollback(
         print_json(found)
     else:
         print(found["digest"])
+        for job in found.get("stopped_jobs", ()):
+            say(f"job {job} was ended: it labelled with the version that is no longer in force")
 
 
 @app.command("collect")
@@ -212,7 +219,7 @@ def collect(
 ) -> None:
     """Remove versions that are neither in force nor were before, and what only they need."""
     target = _open(registry)
-    freed = target.collect(ancestors=ancestors)
+    freed = target.collect(ancestors=ancestors, keep=_needed_by_jobs(target))
     left = len(target.versions())
     if json:
         print_json({"freed": freed, "versions": left})
@@ -220,6 +227,7 @@ def collect(
         print(f"freed {format_bytes(freed)}; {left:,} versions are left")
 
 
+app.command("quantise")(quantise)
 app.command("sync")(sync)
 
 
@@ -268,9 +276,15 @@ def _open(folder: Path | None) -> Registry:
     return Registry(folder or models_folder())
 
 
+def _needed_by_jobs(registry: Registry) -> set[str]:
+    """What unfinished jobs need of a registry that is a store's: others lie in no store's state folder."""
+    state = registry.folder.resolve().parent
+    return models_in_use(state / "jobs") if (state / "lock").exists() else set()
+
+
 def _in_force(version: ModelVersion, registry: Registry) -> list[str]:
     """Names under which a version is in force."""
-    return [name for name in registry.names() if registry.current(name).digest == version.digest]
+    return [name for name, digest in registry.in_force().items() if digest == version.digest]
 
 
 def _describe(version: ModelVersion, registry: Registry) -> dict[str, Any]:

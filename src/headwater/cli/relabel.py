@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
+from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.errors import HeadwaterError, WrongUse
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 COUNTS = ("labelled", "unchanged", "changed", "skipped", "failed")
 _SHOWN = 12
 _FAILURES_SHOWN = 5
-
-Bars = Callable[[str, int, int], None]
-"""Told of a store, how many samples are done there, and of how many."""
 
 
 def relabel(
@@ -77,8 +74,9 @@ def relabel(
         else:
             with _bars(data) as show, _interruptible(data):
                 found = relabel_at(data, wish, access, wait=wait, watch=_watch(show))
-    _print(found, as_json=json)
-    _end(found)
+    ok = all(one.error is None if stop else one.ok for one in found)
+    _print(found, ok=ok, as_json=json)
+    _end(found, ok=ok)
 
 
 def describe(one: Relabelled) -> dict[str, Any]:
@@ -124,12 +122,15 @@ def _here(
     from headwater.tune.relabel import Relabelled
 
     wish = replace(wish, dataset=wish.dataset or name_of(data[0]))
-    local = open(data[0])
-    with _bars(data) as show:
+    with (
+        closing(open(data[0])) as local,
+        closing(open_labels(db or default_place())) as labels,
+        _bars(data) as show,
+    ):
         record = relabel_here(
             local,
             Registry(registry or models_folder()),
-            open_labels(db or default_place()),
+            labels,
             wish,
             feature_bytes=parse_bytes(feature_bytes),
             watch=lambda record: show(data[0], record.cursor, record.total),
@@ -152,22 +153,8 @@ def _watch(show: Bars) -> Callable[[str, JobFacts], None]:
     return lambda store, job: show(store, job.done, job.total)
 
 
-@contextmanager
-def _bars(stores: Sequence[str]) -> Iterator[Bars]:
-    """A bar for each store, on a terminal; a function that moves them."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda store, done, total: None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as shown:
-        tasks = {store: shown.add_task(store, total=None) for store in stores}
-        yield lambda store, done, total: shown.update(tasks[store], completed=done, total=max(total, 1))
+def _bars(stores: Sequence[str]) -> AbstractContextManager[Bars]:
+    return show_bars({store: store for store in stores}, MofNCompleteColumn(), TimeRemainingColumn())
 
 
 @contextmanager
@@ -183,10 +170,10 @@ def _interruptible(stores: Sequence[str]) -> Iterator[None]:
         raise
 
 
-def _print(found: Sequence[Relabelled], *, as_json: bool) -> None:
+def _print(found: Sequence[Relabelled], *, ok: bool, as_json: bool) -> None:
     rows = [describe(one) for one in found]
     if as_json:
-        print_json({"ok": all(one.ok for one in found), "stores": rows})
+        print_json({"ok": ok, "stores": rows})
         return
     if not rows:
         print("no job is under way")
@@ -207,9 +194,9 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return row["store"], row["dataset"] or "", model, state, *counts, format_bytes(row["bytes_moved"])
 
 
-def _end(found: Sequence[Relabelled]) -> None:
+def _end(found: Sequence[Relabelled], *, ok: bool) -> None:
     errors = [one.error for one in found if one.error is not None]
     if errors:
         raise typer.Exit(errors[0].exit_code)
-    if any(one.job is not None and one.job.state == "failed" for one in found):
+    if not ok:  # a job failed, or somebody stopped it
         raise typer.Exit(1)

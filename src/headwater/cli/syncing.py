@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import DownloadColumn
 
+from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
-from headwater.errors import WrongUse
+from headwater.errors import ModelError, WrongUse
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
 from headwater.store.wire.messages import Inventory, VersionFacts
+
+if TYPE_CHECKING:
+    from headwater.store.pushing import Delivery
 
 At = Annotated[
     str | None, typer.Option("--at", metavar="STORE", help="Of a store, grpc+tls://HOST:PORT, instead.")
@@ -35,6 +38,10 @@ def sync(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for stores that are away.")
     ] = 0.0,
+    approximate: Annotated[
+        bool,
+        typer.Option("--approximate", help="Send weights that are near, where that takes fewer bytes."),
+    ] = False,
     registry: Annotated[
         Path | None,
         typer.Option("--registry", metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's folder."),
@@ -48,10 +55,12 @@ def sync(
     """Have at the stores in force what is in force here, with the fewest bytes."""
     source = Registry(registry or models_folder())
     names = [name] if name is not None else source.names()
+    if name is not None:
+        source.current(name)  # one that is named must be there; of all, those go that can
     if not names:
         raise WrongUse(f"no model is in force in {source.folder}; push one with `headwater models push`")
     link = Link(ca=ca, cert=cert, key=key, deadline_seconds=_DEADLINE_SECONDS)
-    found = send_all(source, names, stores, token=token_file, link=link, wait=wait)
+    found = send_all(source, names, stores, token=token_file, link=link, wait=wait, approximate=approximate)
     errors = [row["error"] for row in found if row["error"]]
     if json:
         print_json({"ok": not errors, "deliveries": found})
@@ -69,43 +78,57 @@ def send_all(
     token: Path | None,
     link: Link,
     wait: float,
+    approximate: bool = False,
 ) -> list[dict[str, Any]]:
-    """What became of each model at each store, as plain data. A store that is away is left out after that."""
+    """What became of each model at each store, as plain data. A store that is away is left out after that.
+
+    A model that is damaged here is left out too, and its error is told for each store.
+    """
     from headwater.store.pushing import Delivery, push
 
     found: list[dict[str, Any]] = []
     away: dict[str, Delivery] = {}
     for name in names:
-        version, there = source.current(name), [store for store in stores if store not in away]
-        if not there:
-            found += [_describe(name, version, away[store]) for store in stores]
+        try:
+            version = source.current(name)
+        except ModelError as error:
+            found += [_describe(name, None, Delivery(store, "", 0, 0.0, error)) for store in stores]
             continue
-        with _bars(name, there) as watch:
-            done = push(
-                source,
-                there,
-                version.digest,
-                name=name,
-                token=token,
-                link=link,
-                wait_seconds=wait,
-                watch=watch,
-            )
-        away |= {delivery.store: delivery for delivery in done if delivery.away}
-        at = {delivery.store: delivery for delivery in done} | away
+        at, there = dict(away), [store for store in stores if store not in away]
+        if there:
+            with _bars(name, there) as watch:
+                done = push(
+                    source,
+                    there,
+                    version.digest,
+                    name=name,
+                    token=token,
+                    link=link,
+                    wait_seconds=wait,
+                    approximate=approximate,
+                    watch=watch,
+                )
+            at |= {one.store: one for one in done}
+            away |= {
+                one.store: Delivery(one.store, "", 0, one.seconds, one.error) for one in done if one.away
+            }
         found += [_describe(name, version, at[store]) for store in stores]
     return found
 
 
-def _describe(name: str, version: ModelVersion, delivery: Any) -> dict[str, Any]:
-    error = delivery.error
+def _describe(name: str, version: ModelVersion | None, delivery: Delivery) -> dict[str, Any]:
+    error, rounding = delivery.error, delivery.rounding
+    wanted = version.digest if version else ""
     return {
         "store": delivery.store,
         "model": name,
-        "version": version.digest,
+        "version": delivery.version or wanted,
+        "wanted": wanted,
         "kind": delivery.kind,
         "sent_bytes": delivery.sent_bytes,
-        "whole_bytes": version.nbytes,
+        "whole_bytes": version.nbytes if version else 0,
+        "exact_bytes": rounding and rounding.exact_bytes,
+        "largest_error": rounding and rounding.largest_error,
         "seconds": delivery.seconds,
         "away": delivery.away,
         "error": error
@@ -115,27 +138,45 @@ def _describe(name: str, version: ModelVersion, delivery: Any) -> dict[str, Any]
 
 def _print(found: Sequence[dict[str, Any]]) -> None:
     print_table(("store", "model", "version", "sent", "of", "as", ""), map(_row, found))
+    for row in found:
+        if row["largest_error"] is not None and not row["error"]:
+            say(f"{row['store']}: {_explain(row)}")
     for told in dict.fromkeys(f"{row['store']}: {row['error']['message']}" for row in found if row["error"]):
         say(told)
+
+
+def _explain(row: dict[str, Any]) -> str:
+    """What an approximation costs and saves."""
+    return (
+        f"{row['model']} is approximate, a weight is off by at most {row['largest_error']:.2g}; "
+        f"{format_bytes(row['sent_bytes'])} were sent, the exact version takes "
+        f"{format_bytes(row['exact_bytes'])}"
+    )
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     sent, whole = format_bytes(row["sent_bytes"]), format_bytes(row["whole_bytes"])
     failed = "away" if row["away"] else row["error"] and row["error"]["kind"]
-    return row["store"], row["model"], row["version"][:_SHOWN], sent, whole, row["kind"], failed or "in force"
+    return (
+        row["store"],
+        row["model"],
+        row["version"][:_SHOWN],
+        sent,
+        whole,
+        row["kind"],
+        failed or _force(row),
+    )
 
 
-@contextmanager
-def _bars(name: str, stores: Sequence[str]) -> Iterator[Any]:
-    """A bar for each store, on a terminal; a function that moves them."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda store, have, total: None
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as shown:
-        tasks = {store: shown.add_task(f"{name} to {store}", total=None) for store in stores}
-        yield lambda store, have, total: shown.update(tasks[store], completed=have, total=max(total, 1))
+def _force(row: dict[str, Any]) -> str:
+    """What is in force at a store: the version itself, or what stands for it there."""
+    if row["largest_error"] is not None:
+        return "approximation in force"
+    return "in force" if row["version"] == row["wanted"] else "its int8 in force"
+
+
+def _bars(name: str, stores: Sequence[str]) -> AbstractContextManager[Bars]:
+    return show_bars({store: f"{name} to {store}" for store in stores}, DownloadColumn())
 
 
 def check_one_place(registry: Path | None, at: str | None) -> None:
@@ -153,17 +194,20 @@ def take_stock(at: str, token: Path | None, link: Link, *, version: str = "") ->
 
 
 def put_in_force(at: str, token: Path | None, link: Link, *, name: str, to: str | None) -> dict[str, Any]:
-    """Put the version before in force at a store, or the one that `to` names; as `describe` has it."""
+    """Put the version before in force at a store, or the one that `to` names.
+
+    As `describe` has it, with the jobs that labelled with the version that went, and were ended.
+    """
     from headwater.store.client.models import models_of
 
     with models_of(at, token=token, link=link) as models:
         if to is None:
-            digest = models.rollback(name).current
+            done = models.rollback(name)
         else:
-            digest = ModelVersion.from_json(models.inventory(to).manifest).digest
-            models.switch(name, digest)
+            done = models.switch(name, ModelVersion.from_json(models.inventory(to).manifest).digest)
         held = models.inventory()
-    return next(describe(facts, held) for facts in held.versions if facts.digest == digest)
+    found = next(describe(facts, held) for facts in held.versions if facts.digest == done.current)
+    return {**found, "stopped_jobs": done.stopped}
 
 
 def describe(facts: VersionFacts, held: Inventory) -> dict[str, Any]:

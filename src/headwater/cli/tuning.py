@@ -28,10 +28,11 @@ from headwater.store.server.config import name_of
 class TuningBars:
     """Two bars on a terminal: features that have come, and epochs that the tuner has trained."""
 
-    def __init__(self, runs: int, epochs: int) -> None:
+    def __init__(self, runs: int, epochs: int, *, console: Console | None = None) -> None:
+        """`console` is standard error unless it is given; where it is no terminal nothing is shown."""
         self._epochs = epochs
         self._progress: Progress | None = None
-        console = Console(stderr=True)
+        console = console or Console(stderr=True)
         if console.is_terminal:
             text = TextColumn("{task.description}")
             columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -67,12 +68,7 @@ class TuningBars:
 def usual_augment(version: ModelVersion) -> Pipeline:
     """A random crop and a flip, to the size of image that the model takes."""
     steps = Pipeline.from_spec(version.steps, catalogue())
-    sizes = np.array([[1_000, 800]])
-    for step, rows in zip(
-        steps.steps, steps.draw(np.zeros(1, np.int64), sizes, seed=0, epoch=0), strict=True
-    ):
-        sizes = step.out_sizes(sizes, rows)
-    height, width = sizes[0].tolist()
+    height, width = steps.out_sizes(np.array([[1_000, 800]]))[0].tolist()
     return T.Compose([T.RandomResizedCrop((height, width), scale=(0.35, 1.0)), T.RandomHorizontalFlip()])
 
 
@@ -93,12 +89,21 @@ def locations(data: Sequence[str]) -> list[str]:
 
 
 def require_delivered(
-    registry: Registry, stores: Sequence[str], model: str, *, token: Path | None, link: Link
+    registry: Registry,
+    stores: Sequence[str],
+    model: str,
+    *,
+    token: Path | None,
+    link: Link,
+    in_force: bool,
 ) -> list[dict[str, Any]]:
-    """Bring a version to all stores; raises what kept it from the first that does not have it then."""
-    from headwater.store.pushing import push
+    """Bring a version to all stores, and put it in force there or leave in force what is.
 
-    done = push(registry, stores, model, token=token, link=link)
+    Raises what kept it from the first store that does not have it then.
+    """
+    from headwater.store.pushing import bring, push
+
+    done = (push if in_force else bring)(registry, stores, model, token=token, link=link)
     for delivery in done:
         if delivery.error is not None:
             raise delivery.error

@@ -89,6 +89,13 @@ class Pipeline:
             most = np.maximum(most, _pixels(sizes))
         return drawn, most
 
+    def out_sizes(self, sizes: Sizes) -> Sizes:
+        """Height and width of images of these sizes after the steps, up to the first opaque one."""
+        drawn = self.draw(np.arange(len(sizes)), sizes, seed=0, epoch=0)
+        for step, rows in zip(self.steps, drawn, strict=False):
+            sizes = step.out_sizes(sizes, rows)
+        return sizes
+
     def spec(self) -> list[dict[str, Any]]:
         """The pipeline as names and parameters; `from_spec` is the way back."""
         return [{"name": step.name, **parameters(step)} for step in self.steps]

@@ -6,6 +6,7 @@ that says in which pack each tensor is, so a version of a new head adds one smal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -19,6 +20,8 @@ from headwater.models import weights
 from headwater.models.model import Model
 from headwater.models.shelf import Shelf
 from headwater.models.version import DIGEST, ModelVersion, TensorFacts, digest_of
+
+log = logging.getLogger("headwater")
 
 
 class Holdings:
@@ -43,6 +46,14 @@ class Holdings:
         if found.digest != digest:
             raise ModelRefused(f"{path} is the manifest of {found.digest}")
         return found
+
+    def find(self, digest: str) -> ModelVersion | None:
+        """A manifest, or None if there is no such version, or only a damaged one, which the log tells of."""
+        try:
+            return self.load(digest)
+        except ModelRefused as error:
+            log.warning("a version is passed over: %s", error)
+            return None
 
     def load_sound(self, digest: str) -> ModelVersion | None:
         """A manifest whose version is here whole; one that is damaged is as good as none."""
@@ -98,11 +109,11 @@ class Holdings:
 
     def remove_all_but(self, kept: set[str]) -> int:
         """Remove other versions and what only they need; the bytes that this frees."""
-        versions = [version for digest in kept if (version := self.load(digest))]
+        versions = [version for digest in kept if (version := self.find(digest))]
         needed = {
             "versions": kept,
             "places": kept,
-            "packs": {pack for digest in kept for pack in self.places(digest).values()},
+            "packs": {pack for digest in kept for pack in self._packs(digest)},
             "graphs": {graph for version in versions for graph in version.graphs.values()},
         }
         # Manifests go first: without one, the rest of a version is nothing that is looked at.
@@ -112,6 +123,14 @@ class Holdings:
             for name in self._shelf.names(kind)
             if name not in names
         )
+
+    def _packs(self, digest: str) -> set[str]:
+        """The packs that a version needs; none if the list of them is damaged, because then it finds none."""
+        try:
+            return set(self.places(digest).values())
+        except (ModelNotFound, ModelRefused) as error:
+            log.warning("the packs of a version are passed over: %s", error)
+            return set()
 
     def _read_tensors(self, version: ModelVersion) -> dict[str, NDArray[Any]]:
         places = self.places(version.digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -87,6 +88,9 @@ class Model:
             raise ModelRefused(
                 f"the head tells {classes:,} classes apart, and {len(self.classes):,} have names"
             )
+        twice = [name for name, times in Counter(self.classes).items() if times > 1]
+        if twice:
+            raise ModelRefused(f"{twice[0]!r} is the name of more than one class; each needs its own")
         return features
 
 

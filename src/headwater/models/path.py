@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headwater.errors import ModelNotFound
+from headwater.errors import ModelNotFound, ModelRefused
 from headwater.models.delta import approximate
 from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 
+_BY = "int8 delta"
 _NEAREST = 3
 """From how many of the versions that the other side holds a delta is tried: encoding takes seconds."""
 
@@ -69,17 +70,35 @@ def cheapest(registry: Registry, held: Collection[str], target: str, *, graphs: 
     version = registry.version(target)
     if version.digest in held:
         return Path(())
-    known = [registry.version(digest) for digest in sorted(held) if digest in registry]
+    known = _nearest_first(registry, held, version)
     graphs = {*graphs, *(graph for holding in known for graph in holding.graphs.values())}
-    nearest = sorted(known, key=lambda holding: differing_bytes(holding, version))[:_NEAREST]
     # Without a common version only the whole remains; with one, the whole is never shorter.
-    bases: list[str | None] = [holding.digest for holding in nearest]
+    bases: list[str | None] = [holding.digest for holding in known[:_NEAREST]]
     found = [_to_path(registry, [(base, version.digest)], graphs) for base in bases or [None]]
     chain = _find_chain(registry, held, version.digest)
     if chain:
-        with suppress(ModelNotFound):  # a damaged delta whose old version is gone
+        # A damaged delta whose old version is gone, or a damaged version on the way.
+        with suppress(ModelNotFound, ModelRefused):
             found.append(_to_path(registry, chain, graphs))
     return min(found, key=lambda path: path.nbytes)
+
+
+def find_approximation(registry: Registry, held: Collection[str], target: str) -> ModelVersion:
+    """A version near `target` for who holds the versions `held`: one of these, or made from the nearest.
+
+    `target` itself where nothing that is held is known here, or nothing was worth rounding.
+    """
+    version = registry.version(target)
+    known = _nearest_first(registry, held, version)
+    for holding in known:
+        if is_approximation(holding, version):
+            return holding
+    return make_approximation(registry, known[0].digest, version.digest) if known else version
+
+
+def is_approximation(version: ModelVersion, of: ModelVersion) -> bool:
+    """Whether a version was made by `make_approximation` to stand for another."""
+    return version.made.get("by") == _BY and version.made.get("of") == of.digest
 
 
 def make_approximation(registry: Registry, base: str, target: str) -> ModelVersion:
@@ -91,7 +110,7 @@ def make_approximation(registry: Registry, base: str, target: str) -> ModelVersi
     old, new = registry.version(base), registry.version(target)
     model = registry.get(new.digest)
     data, tensors, error = approximate(registry.get(old.digest).tensors, model.tensors)
-    made = {"by": "int8 delta", "of": new.digest, "largest error": error}
+    made = {"by": _BY, "of": new.digest, "largest error": error}
     near = Model(model.trunk, model.head, tensors, model.classes, model.steps)
     exact = near.facts == new.tensors
     version = new if exact else registry.put(near, name=new.name, parent=old.digest, made=made)
@@ -103,6 +122,12 @@ def differing_bytes(old: ModelVersion, new: ModelVersion) -> int:
     """Bytes of the tensors that are not the same."""
     pairs = ((facts, old.tensors.get(name)) for name, facts in new.tensors.items())
     return sum(facts.nbytes for facts, before in pairs if facts != before)
+
+
+def _nearest_first(registry: Registry, held: Collection[str], target: ModelVersion) -> list[ModelVersion]:
+    """Those of the held versions that are known here, in the order of what lacks to `target`."""
+    known = [version for digest in sorted(held) if (version := registry.find(digest))]
+    return sorted(known, key=lambda version: differing_bytes(version, target))
 
 
 def _to_path(registry: Registry, edges: list[tuple[str | None, str]], graphs: Collection[str]) -> Path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from headwater.errors import ModelError, ModelNotFound, ModelRefused
 from headwater.models.shelf import Shelf
 from headwater.models.version import DIGEST, is_model_name
+
+log = logging.getLogger("headwater")
 
 HISTORY = 16
 """How many versions that were in force are remembered, per name."""
@@ -58,19 +62,27 @@ class Pointers:
         return found.before[0]
 
     def move(self, name: str, digest: str) -> None:
-        """Put a version in force."""
-        new = self.read(name).moved(digest) if name in self.names() else Pointer(digest)
-        self._write(name, new)
+        """Put a version in force; a pointer that is damaged is as good as none."""
+        before = self._find(name)
+        self._write(name, Pointer(digest) if before is None else before.moved(digest))
 
     def move_back(self, name: str) -> None:
         """Put in force what was before, as if the last switch had not been."""
         found = self.read(name)
         self._write(name, Pointer(self.previous(name), found.before[1:]))
 
-    def needed(self) -> set[str]:
-        """Every version in force or remembered."""
-        pointers = [self.read(name) for name in self.names()]
-        return {digest for pointer in pointers for digest in (pointer.digest, *pointer.before)}
+    def read_all(self) -> dict[str, Pointer | None]:
+        """Every name and its pointer; None for one that is damaged, which the log tells of."""
+        return {name: self._find(name) for name in self.names()}
+
+    def _find(self, name: str) -> Pointer | None:
+        try:
+            return self.read(name)
+        except ModelNotFound:
+            return None
+        except ModelRefused as error:
+            log.warning("what is in force as %s is not known: %s", name, error)
+            return None
 
     def _write(self, name: str, pointer: Pointer) -> None:
         self._shelf.write("current", name, msgspec.json.encode(pointer))

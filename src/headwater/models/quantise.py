@@ -10,8 +10,9 @@ from __future__ import annotations
 import io
 import itertools
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import redirect_stdout
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,14 +25,18 @@ from headwater.models.graph import split_tensors
 from headwater.models.model import Model
 from headwater.models.pixels import Affine
 from headwater.models.proto import onnx_module
-from headwater.models.runtime import Engine, onnxruntime
+from headwater.models.runtime import Engine, Floats, onnxruntime, precision_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 Pixels = NDArray[np.uint8]
+Turn = Callable[[], AbstractContextManager[None]]
+"""What a stretch of work is done inside of, where others want the cores too."""
 T = TypeVar("T")
 
+BY = "quantise"
+"""What stands in `made` of a version."""
 BOUND = 0.95
 """Of the held-out images, the share that must have the label that fp32 gives them."""
 CALIBRATING = 64
@@ -39,6 +44,8 @@ CALIBRATING = 64
 HELD_OUT = 256
 """Images on which the two are compared, at most."""
 LEAST_HELD_OUT = 32
+MOST_IMAGES = CALIBRATING + HELD_OUT
+"""No more are looked at."""
 
 _FP32_CONVOLUTIONS = 2
 _CHUNK = 8
@@ -47,18 +54,23 @@ _CHUNK = 8
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two models on the same images: share of equal labels, correlation of all logits, how many images."""
+    """Two models on the same images: share of equal labels, correlation of all logits, how many images.
+
+    `speedup` is the first one's time over the second one's, the median of the batches, which they took in
+    turns.
+    """
 
     labels: float
     correlation: float
     images: int
+    speedup: float
 
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
     """The int8 model if it was accepted, else the one that was given; `reason` says in a line why.
 
-    `agreement` and `correlation` are None if they were not measured.
+    `agreement`, `correlation` and `speedup`, of this machine, are None if they were not measured.
     """
 
     model: Model
@@ -66,61 +78,96 @@ class Quantised:
     agreement: float | None
     correlation: float | None
     reason: str
+    speedup: float | None = None
 
     @property
     def made(self) -> dict[str, Any]:
         """How the model came about, for the registry."""
-        return {"by": "quantise", "agreement": self.agreement, "correlation": self.correlation}
+        return {"by": BY, "agreement": self.agreement, "correlation": self.correlation}
 
 
-def quantise(model: Model, images: Iterable[Pixels], *, bound: float = BOUND, threads: int = 1) -> Quantised:
+def quantise(
+    model: Model,
+    images: Iterable[Pixels],
+    *,
+    bound: float = BOUND,
+    threads: int = 1,
+    turn: Turn = nullcontext,
+) -> Quantised:
     """The model with int8 layers, if they give the labels of fp32 for at least `bound` of other images.
 
     `images` are uint8 (height, width, channels) as the pipeline's steps per sample leave them. Every second
     one calibrates, until there are `CALIBRATING`; the others are held out, up to `HELD_OUT`. The agreement is
-    that of this machine and of this head: `compare` measures it again elsewhere, or under a new head.
+    that of this machine and of this head: `compare` measures it again elsewhere, or under a new head. Each
+    few images go through the layers in a `turn`.
     """
     if not 0.0 <= bound <= 1.0:
         raise WrongUse(f"bound={bound} is outside 0..1")
-    if Engine(model).precision == "int8":
+    if precision_of(model) == "int8":
         raise WrongUse("the model's layers are int8 already; quantise the version that it was made of")
     calibrating, held_out = divide(images)
     if len(held_out) < LEAST_HELD_OUT:
         few = f"{len(held_out)} images are left to compare on, at least {LEAST_HELD_OUT} are needed"
         return Quantised(model, False, None, None, f"fp32: {few}")
-    int8 = _make_int8(model, calibrating, threads)
-    found = compare(model, int8, held_out, threads=threads)
+    int8 = _make_int8(model, calibrating, threads, turn)
+    found = compare(model, int8, held_out, threads=threads, turn=turn)
+    accepted = found.labels >= bound
     said = f"int8 gives the label of fp32 for {found.labels:.1%} of {found.images} images"
-    if found.labels < bound:
-        return Quantised(model, False, found.labels, found.correlation, f"fp32: {said}, bound {bound:.1%}")
-    return Quantised(int8, True, found.labels, found.correlation, f"int8: {said}, bound {bound:.1%}")
+    return Quantised(
+        int8 if accepted else model,
+        accepted,
+        found.labels,
+        found.correlation,
+        f"{'int8' if accepted else 'fp32'}: {said}, bound {bound:.1%}",
+        found.speedup,
+    )
 
 
-def compare(model: Model, other: Model, images: Iterable[Pixels], *, threads: int = 1) -> Agreement:
+def compare(
+    model: Model,
+    other: Model,
+    images: Iterable[Pixels],
+    *,
+    threads: int = 1,
+    turn: Turn = nullcontext,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Agreement:
     """How far two models of the same classes agree on images; as for `quantise`."""
     engines = Engine(model, threads=threads), Engine(other, threads=threads)
-    logits = [
-        [engine.logits(engine.features(np.stack(chunk))) for engine in engines]
-        for chunk in _chunks(images, _CHUNK)
-    ]
+    logits: list[list[Floats]] = []
+    seconds: list[list[float]] = []
+    for chunk in _chunks(images, _CHUNK):
+        with turn():
+            answers = [_ask(engine, np.stack(chunk), clock) for engine in engines]
+        logits.append([answer for answer, _ in answers])
+        seconds.append([took for _, took in answers])
     if not logits:
         raise WrongUse("no images to compare on")
     one, two = (np.concatenate(side) for side in zip(*logits, strict=True))
     same = float((one.argmax(axis=1) == two.argmax(axis=1)).mean())
-    return Agreement(same, float(np.corrcoef(one.ravel(), two.ravel())[0, 1]), len(one))
+    correlation = float(np.corrcoef(one.ravel(), two.ravel())[0, 1])
+    first, second = np.transpose(seconds[1:] or seconds)  # the first batch also pays for beginning
+    return Agreement(same, correlation, len(one), float(np.median(first / second)))
+
+
+def _ask(engine: Engine, pixels: Pixels, clock: Callable[[], float]) -> tuple[Floats, float]:
+    """The logits of a batch, and the seconds that they took."""
+    begun = clock()
+    logits = engine.logits(engine.features(pixels))
+    return logits, clock() - begun
 
 
 def divide(images: Iterable[T]) -> tuple[list[T], list[T]]:
     """Images to calibrate with, and others to compare on; no more are read than are used."""
     calibrating: list[T] = []
     held_out: list[T] = []
-    for place, image in enumerate(itertools.islice(images, CALIBRATING + HELD_OUT)):
+    for place, image in enumerate(itertools.islice(images, MOST_IMAGES)):
         used = place % 2 == 0 and len(calibrating) < CALIBRATING
         (calibrating if used else held_out).append(image)
     return calibrating, held_out
 
 
-def _make_int8(model: Model, images: Sequence[Pixels], threads: int) -> Model:
+def _make_int8(model: Model, images: Sequence[Pixels], threads: int, turn: Turn) -> Model:
     quantization = _quantization()
     affine = Affine.of(model.steps)
     batches = ({"images": affine.apply(np.stack(chunk))} for chunk in _chunks(images, _CHUNK))
@@ -128,7 +175,7 @@ def _make_int8(model: Model, images: Sequence[Pixels], threads: int) -> Model:
         file = Path(folder) / "model.onnx"
         onnx_module().save(_join(model), str(file))
         whole = quantization.quant_utils.load_model_with_shape_infer(file)
-        ranges = _calibrate(file, batches, threads)
+        ranges = _calibrate(file, batches, threads, turn)
     quantizer = quantization.qdq_quantizer.QDQQuantizer(
         whole,
         per_channel=True,
@@ -149,7 +196,7 @@ def _make_int8(model: Model, images: Sequence[Pixels], threads: int) -> Model:
     )
 
 
-def _calibrate(file: Path, batches: Iterable[dict[str, Any]], threads: int) -> Any:
+def _calibrate(file: Path, batches: Iterable[dict[str, Any]], threads: int, turn: Turn) -> Any:
     """The range of every activation."""
     calibrate = _quantization().calibrate
     augmented = str(file.with_name("augmented.onnx"))
@@ -162,7 +209,8 @@ def _calibrate(file: Path, batches: Iterable[dict[str, Any]], threads: int) -> A
     calibrator.infer_session = _plain_session(augmented, threads)
     calibrator.collector = _quiet_collector(calibrate.HistogramCollector, calibrator)
     for batch in batches:
-        calibrator.collect_data(_Reader(batch))
+        with turn():
+            calibrator.collect_data(_Reader(batch))
     with redirect_stdout(io.StringIO()):  # it prints what it does; this part of it takes no time
         return calibrator.compute_data()
 

@@ -7,7 +7,7 @@ So a process that is killed at any moment leaves the old state or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,13 +45,17 @@ class Registry:
         return digest in self._holdings.digests()
 
     def versions(self) -> list[ModelVersion]:
-        """All of them, the oldest first."""
+        """All of them, the oldest first. A damaged one is passed over, and told of in the log."""
         # Another process may remove one in the meantime.
-        found = [version for digest in self._holdings.digests() if (version := self._holdings.load(digest))]
+        found = [version for digest in self._holdings.digests() if (version := self.find(digest))]
         return sorted(found, key=lambda version: (version.time, version.digest))
 
+    def find(self, digest: str) -> ModelVersion | None:
+        """The manifest of a version, or None if it is not here, or damaged."""
+        return self._holdings.find(digest) if DIGEST.fullmatch(digest) else None
+
     def version(self, reference: str) -> ModelVersion:
-        """The manifest of a version."""
+        """The manifest of a version; raises `ModelRefused` for a damaged one."""
         digest = self.resolve(reference)
         found = self._holdings.load(digest)
         if found is None:
@@ -77,6 +81,11 @@ class Registry:
     def names(self) -> list[str]:
         """Names of which a version is in force."""
         return self._pointers.names()
+
+    def in_force(self) -> dict[str, str]:
+        """Digests of the versions in force, by name; names of which that cannot be read are left out."""
+        found = self._pointers.read_all()
+        return {name: pointer.digest for name, pointer in found.items() if pointer is not None}
 
     def current(self, name: str) -> ModelVersion:
         """The version in force."""
@@ -135,11 +144,12 @@ class Registry:
         base: str | None = None,
         graphs: Mapping[str, bytes] | None = None,
         switch: bool = False,
+        trial: Callable[[Model], None] = lambda model: None,
     ) -> ModelVersion:
         """Keep a version that was sent: manifest, a delta to `base` or to nothing, and graphs by digest.
 
-        All is verified before anything is written; raises `ModelRefused`. What graphs are here already need
-        not be sent.
+        All is verified before anything is written, and last by `trial`, which may refuse the model; raises
+        `ModelRefused`. What graphs are here already need not be sent.
         """
         version.check()
         old = None if base is None else self.get(base).tensors
@@ -150,6 +160,7 @@ class Registry:
         features = model.check()
         if features != version.features:
             raise ModelRefused(f"the manifest says {version.features} features, the trunk gives {features}")
+        trial(model)
         return self._keep(version, model, switch=switch)
 
     def switch(self, name: str, reference: str) -> ModelVersion:
@@ -173,15 +184,26 @@ class Registry:
         """Remove garbage; the bytes that this frees.
 
         Kept are versions in force or before that, those that `keep` names, so many `ancestors` of each of
-        these, and approximations of kept ones. A pack goes when no kept version has a tensor in it.
+        these, and approximations of kept ones; where it cannot be read what is in force under a name, all
+        versions of that name. A pack goes when no kept version has a tensor in it.
         """
         with self._shelf.writing():
-            wanted = self._pointers.needed() | {self.resolve(reference) for reference in keep}
-            kept = _with_relatives(wanted, self.versions(), ancestors=ancestors)
+            versions = self.versions()
+            wanted = self._needed(versions) | {self.resolve(reference) for reference in keep}
+            kept = _with_relatives(wanted, versions, ancestors=ancestors)
+            kept |= wanted & set(self._holdings.digests())  # damaged ones, too: they may be mended
             freed = self._holdings.remove_all_but(kept)
             lost = [name for name in self._shelf.names("deltas") if name.partition("-")[2] not in kept]
             freed += sum(self._shelf.remove("deltas", name) for name in lost)
             return freed + self._shelf.sweep()
+
+    def _needed(self, versions: Collection[ModelVersion]) -> set[str]:
+        """Versions in force or remembered, and those that may be, because a pointer is damaged."""
+        pointers = self._pointers.read_all()
+        known = [pointer for pointer in pointers.values() if pointer is not None]
+        found = {digest for pointer in known for digest in (pointer.digest, *pointer.before)}
+        unknown = {name for name, pointer in pointers.items() if pointer is None}
+        return found | {version.digest for version in versions if version.name in unknown}
 
     def delta(self, base: str | None, target: str) -> bytes:
         """What makes the tensors of `target` from those of `base`, or from nothing. Kept once it is made."""

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from headwater.errors import MissingExtra, ModelError, WrongUse
 from headwater.models.model import Model
 from headwater.models.pixels import Affine, put_before
+from headwater.models.proto import parse
 
 Floats = NDArray[np.float32]
 
 CHUNK = 32
 """Images that go through the layers at once: more are no faster, and their activations need memory."""
 
-_QUANTISED = b"DequantizeLinear"
+_QUANTISED = "DequantizeLinear"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class Engine:
     @property
     def precision(self) -> str:
         """int8 if the frozen layers are quantised, else fp32."""
-        return "int8" if _QUANTISED in self.model.trunk else "fp32"
+        return precision_of(self.model)
 
     def features(self, images: NDArray[Any]) -> Floats:
         """What the frozen layers make of a batch of any size: (n, width).
@@ -152,6 +153,11 @@ class _Linear:
 def make_head(model: Model, *, threads: int = 1) -> Head:
     """A model's head alone, for features that were made before: no frozen layers are loaded."""
     return _Linear(model) if model.head is None else Session(model.head, model.part("head"), threads=threads)
+
+
+def precision_of(model: Model) -> str:
+    """int8 if the frozen layers are quantised, else fp32; nothing is loaded for it."""
+    return "int8" if any(node.op_type == _QUANTISED for node in parse(model.trunk).graph.node) else "fp32"
 
 
 def decide(logits: Floats) -> Classified:

@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,12 +53,17 @@ class Key(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Held:
-    """A drawer of the cabinet; `drawer` is None until somebody opens it."""
+    """A drawer of the cabinet; `drawer` is None until somebody opens it.
+
+    `coming` are bytes that somebody is about to add; `full` says that some found no room, which is told once.
+    """
 
     key: Key
     nbytes: int
     used: float
     drawer: Drawer | None = None
+    coming: int = 0
+    full: bool = False
 
 
 class Cabinet:
@@ -72,9 +78,9 @@ class Cabinet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all drawers."""
+        """Bytes of all drawers, with what is about to be added."""
         with self._lock:
-            return sum(held.nbytes for held in self._held.values())
+            return sum(held.nbytes + held.coming for held in self._held.values())
 
     def open(self, key: Key, index: Index) -> Loan:
         """The drawer of this key, for the samples of this index as they are now."""
@@ -84,34 +90,58 @@ class Cabinet:
                 self._shrink(0, drawers=1)
                 held = self._held[key] = self._make(key)
             if held.drawer is None:
-                held.drawer = Drawer(self._folder / key.folder)
+                held.drawer = Drawer(self._folder / key.folder, clock=self._clock)
                 held.drawer.hold(index.ids, index.sizes)
                 held.nbytes = held.drawer.nbytes
             self._note(held)
             return Loan(self, key, held.drawer)
 
-    def make_room(self, key: Key, size: int) -> bool:
-        """Whether so many bytes more fit into a drawer, after others have gone for it."""
-        with self._lock:
-            # one that was dropped meanwhile takes nothing more
-            return key in self._held and self._shrink(size, but=key)
+    @contextmanager
+    def room(self, key: Key, drawer: Drawer, size: int) -> Iterator[bool]:
+        """Whether so many bytes more fit into a drawer, after others have gone for it.
 
-    def _shrink(self, size: int, *, drawers: int = 0, but: Key | None = None) -> bool:
-        """Drop others until so many bytes and drawers more fit; whether the bytes do then."""
+        They are free until the block ends. What would not fit if it were alone sends nobody away.
+        """
+        held = self._reserve(key, drawer, size)
+        try:
+            yield held is not None
+        finally:
+            if held is not None:
+                self._settle(held, drawer, size)
+
+    def _reserve(self, key: Key, drawer: Drawer, size: int) -> _Held | None:
+        with self._lock:
+            held = self._held.get(key)
+            if held is None or held.drawer is not drawer:
+                return None  # one that was dropped meanwhile takes nothing more
+            if held.nbytes + held.coming + size > self.most_bytes:
+                self._tell(held)
+                return None
+            self._shrink(size, but=key)
+            held.coming += size
+            return held
+
+    def _settle(self, held: _Held, drawer: Drawer, size: int) -> None:
+        """What was about to be added is there, or not."""
+        with self._lock:
+            held.coming -= size
+            held.nbytes = drawer.nbytes
+            if self._held.get(held.key) is held:
+                self._note(held)
+
+    def _tell(self, held: _Held) -> None:
+        if not held.full:
+            held.full = True
+            what = held.key.kind, held.key.dataset, self.most_bytes
+            log.warning("%s of %s fill the %d bytes that there are; no more of them are kept", *what)
+
+    def _shrink(self, size: int, *, drawers: int = 0, but: Key | None = None) -> None:
+        """Drop others until so many bytes and drawers more fit."""
         others = [held for held in self._held.values() if held.key != but]
         for held in sorted(others, key=lambda held: (not held.key.variant, held.used)):
             if self.nbytes + size <= self.most_bytes and len(self._held) + drawers <= MOST_DRAWERS:
                 break
             self._drop(held)
-        return self.nbytes + size <= self.most_bytes
-
-    def count(self, key: Key) -> None:
-        """A drawer has grown, or was used."""
-        with self._lock:
-            held = self._held.get(key)
-            if held is not None and held.drawer is not None:
-                held.nbytes = held.drawer.nbytes
-                self._note(held)
 
     def close(self) -> None:
         with self._lock:
@@ -163,6 +193,10 @@ class Loan:
     def norms(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self._drawer.norms(rows)
 
+    def added(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When these rows were added, in milliseconds since 1970."""
+        return self._drawer.added(rows)
+
     def read(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
         """The entries of these rows; None for one that is damaged."""
         return self._drawer.read(rows)
@@ -172,22 +206,28 @@ class Loan:
     ) -> None:
         """Keep entries, as far as there is room."""
         size = sum(map(len, entries)) + len(ids) * RECORD.itemsize
-        if self._cabinet.make_room(self._key, size):
-            self._drawer.add(ids, sizes, entries=entries, norms=norms)
-            self._cabinet.count(self._key)
+        with self._cabinet.room(self._key, self._drawer, size) as there_is:
+            if there_is:
+                self._drawer.add(ids, sizes, entries=entries, norms=norms)
 
 
 def _found(folder: Path) -> Iterator[_Held]:
-    """The drawers that an earlier process left; a folder that is none goes."""
+    """The drawers that an earlier process left; a folder that is none, or another's, goes."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for place in sorted(folder.iterdir()):
-        try:
-            key = msgspec.json.decode((place / _KEY).read_bytes(), type=Key)
-            used = (place / _KEY).stat().st_mtime
-            files = [place / name for name in (INDEX, DATA)]
-            size = sum(file.stat().st_size for file in files if file.exists())
-        except (OSError, msgspec.MsgspecError):
+        held = _look_at(place)
+        if held is None or place.name != held.key.folder:
             shutil.rmtree(place, ignore_errors=True)
-            continue
-        if place.name == key.folder:
-            yield _Held(key, size, used)
+        else:
+            yield held
+
+
+def _look_at(place: Path) -> _Held | None:
+    try:
+        key = msgspec.json.decode((place / _KEY).read_bytes(), type=Key)
+        used = (place / _KEY).stat().st_mtime
+        files = [place / name for name in (INDEX, DATA)]
+        size = sum(file.stat().st_size for file in files if file.exists())
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return _Held(key, size, used)

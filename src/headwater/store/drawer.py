@@ -12,8 +12,9 @@ import logging
 import mmap
 import os
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,16 @@ RECORD = np.dtype(
         ("id", "<i8"),
         ("size", "<i8"),
         ("offset", "<i8"),
+        ("added", "<i8"),
         ("length", "<u4"),
         ("norm", "<f4"),
         ("check", "<u8"),
         ("guard", "<u8"),
     ]
 )
-"""Sample, bytes of its file, where its entry lies, a number that is asked for without the entry, XXH3 of the
-entry, and a mixture of all these, by which a record that was never wholly written is known."""
+"""Sample, bytes of its file, where its entry lies, when it was added (milliseconds since 1970), its length, a
+number that is asked for without the entry, XXH3 of the entry, and a mixture of all these, by which a record
+that was never wholly written is known."""
 
 INDEX, DATA = "index", "data"
 _AT_ONCE = 1 << 18
@@ -49,16 +52,15 @@ class Drawer:
     """The entries of one kind, by sample id. Safe to use from many threads; one process at a time.
 
     An entry belongs to a file of a certain size: `hold` leaves out what was made of other files. In memory
-    are 16 bytes an entry.
+    are 16 bytes an entry. `clock` gives the time of day.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._lock, self._clock = threading.Lock(), clock
         self._index = os.open(folder / INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._data = os.open(folder / DATA, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         records = self._recover()
         self._count = len(records)
-        self._end = int((records["offset"] + records["length"]).max(initial=0))
         self._places = Places(records["id"], np.arange(len(records), dtype=np.uint32))
         self._norms = np.array(records["norm"])
         self._maps: dict[int, Bytes] = {}
@@ -100,6 +102,11 @@ class Drawer:
         """The numbers of these rows."""
         return self._norms[rows]
 
+    def added(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When these rows were added, in milliseconds since 1970."""
+        found: NDArray[np.int64] = self._records(rows)["added"]
+        return found
+
     def read(self, rows: NDArray[np.int64]) -> list[Bytes | None]:
         """The entries of these rows; None for one that is damaged."""
         records = self._records(rows)
@@ -122,6 +129,7 @@ class Drawer:
             records["length"] = [len(entry) for entry in added]
             records["offset"] = self._end + np.cumsum(records["length"], dtype=np.int64) - records["length"]
             records["check"] = [xxhash.xxh3_64_intdigest(entry) for entry in added]
+            records["added"] = int(1000 * self._clock())
             records["guard"] = _guards(records)
             return self._append(records, b"".join(added))
 
@@ -144,10 +152,13 @@ class Drawer:
 
     def _recover(self) -> NDArray[np.void]:
         """The records that are whole and whose entries are there; both files end with them from now on."""
-        content = _mapped(self._index)
+        content, room = _mapped(self._index), os.fstat(self._data).st_size
         records = content[: len(content) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
-        count = _count_whole(records, os.fstat(self._data).st_size)
+        count = _count_whole(records, room)
         found = records[:count]
+        self._end = int((found["offset"] + found["length"]).max(initial=0))
+        if room > self._end:  # entries whose records were never written
+            os.ftruncate(self._data, self._end)
         if len(content) != count * RECORD.itemsize:
             lost = len(records) - count
             log.info("%d of %d kept entries were not wholly written and are left out", lost, len(records))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from headwater.data import codecs
 from headwater.data.index import Index
-from headwater.data.pipeline import Pipeline
+from headwater.data.pipeline import PIXEL_LIBRARIES, Pipeline, library_versions
 from headwater.data.steps import catalogue
 from headwater.data.steps.decode import Decode
 from headwater.errors import ModelError, SampleCorrupt
@@ -62,7 +63,8 @@ OWN = Variation()
 class Features:
     """Feature vectors of one dataset, one trunk and one variant, by sample. Safe to use from many threads.
 
-    They are float16, with an upper bound of each norm beside them that is known without reading them.
+    They are float16, with an upper bound of each norm beside them that is known without reading them. Keyed
+    by the trunk with its steps, and by the versions of the libraries that make pixels and features.
     """
 
     def __init__(
@@ -76,16 +78,23 @@ class Features:
     ) -> None:
         """Those of the trunk that a version has."""
         self._index, self._width = index, version.features
-        self._loan = cabinet.open(Key("features", dataset, version.trunk_digest, variation.key), index)
+        made = digest_of(canonical([version.trunk_digest, libraries()]))
+        self._loan = cabinet.open(Key("features", dataset, made, variation.key), index)
 
     def __len__(self) -> int:
         return len(self._loan)
 
-    def norms(self, ids: Ids) -> NDArray[np.float32]:
-        """An upper bound of the norm of each; NaN where there are no features."""
+    def norms(self, ids: Ids, times: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """An upper bound of the norm of each; NaN where there are no features.
+
+        With `times`, in milliseconds since 1970, only of features that were here at that time of each.
+        """
         rows = self._loan.find(ids)
+        (places,) = np.nonzero(rows >= 0)
+        if times is not None:
+            places = places[self._loan.added(rows[places]) <= times[places]]
         found = np.full(len(ids), np.nan, np.float32)
-        found[rows >= 0] = self._loan.norms(rows[rows >= 0])
+        found[places] = self._loan.norms(rows[places])
         return found
 
     def get(self, ids: Ids) -> tuple[NDArray[np.intp], Halves]:
@@ -110,6 +119,12 @@ class Features:
 
     def _fits(self, entry: NDArray[np.uint8]) -> bool:
         return len(entry) == 2 * self._width
+
+
+@cache
+def libraries() -> dict[str, str]:
+    """Versions of what makes features: of the same images and layers, others may make others."""
+    return library_versions((*PIXEL_LIBRARIES, "onnxruntime"))
 
 
 class Pictures:

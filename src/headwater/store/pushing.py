@@ -9,22 +9,32 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from queue import SimpleQueue
 
-from headwater.engine.crew import Daemons
+from headwater.engine.together import all_at_once
 from headwater.errors import HeadwaterError, ModelNotFound, ModelRefused, Unreachable, WrongUse
-from headwater.models.path import Path, cheapest
+from headwater.models.path import Path, cheapest, find_approximation
+from headwater.models.quantise import BY as QUANTISED
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
 from headwater.store.client.models import StoreModels, models_of
+from headwater.store.wire.messages import Inventory
 
 Watch = Callable[[str, int, int], None]
 """Called with a store, the bytes of the version that have got there, and those of all that it needs."""
 
 _REST_SECONDS = 1.0
+_NOTHING = Inventory({}, [])
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What an approximation costs and saves: how far a weight is off at most, and the bytes of the exact."""
+
+    largest_error: float
+    exact_bytes: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,9 @@ class Delivery:
     """What became of one store.
 
     `kind` is nothing, delta, chain or whole, as planned last; `sent_bytes` is all that was sent, with what
-    had to be sent again. `error` is None if the version is there and in force.
+    had to be sent again. `error` is None if the version is there and in force. `version` is the digest of
+    what was planned last: of an approximation where there is a `rounding`, of the int8 version where the
+    store has made that of the one that was to come, and has it in force.
     """
 
     store: str
@@ -40,6 +52,8 @@ class Delivery:
     sent_bytes: int
     seconds: float
     error: HeadwaterError | None = None
+    version: str = ""
+    rounding: Rounding | None = None
 
     @property
     def away(self) -> bool:
@@ -56,49 +70,55 @@ def push(
     token: str | os.PathLike[str] | None = None,
     link: Link | None = None,
     wait_seconds: float = 0.0,
+    approximate: bool = False,
     watch: Watch = lambda store, have, total: None,
 ) -> list[Delivery]:
     """Have a version of the registry in force at each store, as `name` or under its own; what became of each.
 
     All stores at once, each in a thread. One that does not answer is tried again for `wait_seconds`. What
-    fails at one store is in its `Delivery`, and keeps nothing from the others.
+    fails at one store is in its `Delivery`, and keeps nothing from the others. With `approximate` a store
+    that holds another version gets one that is near this one, where that takes fewer bytes. A store that has
+    made int8 layers of this very version, and has them in force, keeps them.
     """
-    if not stores or len(set(stores)) < len(stores):
-        raise WrongUse(f"the stores are {', '.join(stores) or 'none'}; name each once, and at least one")
     version = registry.version(reference)
-    errand = _Errand(registry, version, name or version.name, token, link or Link())
-    done: SimpleQueue[tuple[int, Delivery | BaseException]] = SimpleQueue()
-    threads = Daemons(len(stores), "headwater-push")
-
-    def run(number: int, store: str) -> None:
-        try:
-            done.put((number, errand.deliver(store, time.monotonic() + wait_seconds, watch)))
-        except BaseException as error:
-            done.put((number, error))
-
-    for number, store in enumerate(stores):
-        threads.submit(run, number, store)
-    found = dict(done.get() for _ in stores)
-    threads.shutdown()
-    return [_delivery(found[number]) for number in range(len(stores))]
+    errand = _Errand(registry, version, name or version.name, token, link or Link(), approximate=approximate)
+    return errand.deliver_all(stores, time.monotonic() + wait_seconds, watch)
 
 
-def _delivery(found: Delivery | BaseException) -> Delivery:
-    if isinstance(found, BaseException):
-        raise found
-    return found
+def bring(
+    registry: Registry,
+    stores: Sequence[str],
+    reference: str,
+    *,
+    token: str | os.PathLike[str] | None = None,
+    link: Link | None = None,
+) -> list[Delivery]:
+    """Have a version at each store as `push` does, but leave in force there what is."""
+    errand = _Errand(registry, registry.version(reference), None, token, link or Link())
+    return errand.deliver_all(stores, time.monotonic(), lambda store, have, total: None)
 
 
 @dataclass(frozen=True)
 class _Errand:
-    """What is to be in force, and how to get to a store. Shared by the threads of a push."""
+    """What is to be there, in force under a name or under none, and how to get to a store.
+
+    Shared by the threads of a push.
+    """
 
     registry: Registry
     version: ModelVersion
-    name: str
+    name: str | None
     token: str | os.PathLike[str] | None
     link: Link
+    approximate: bool = False
     planning: threading.Lock = field(default_factory=threading.Lock)
+
+    def deliver_all(self, stores: Sequence[str], until: float, watch: Watch) -> list[Delivery]:
+        """To all at once; raises `WrongUse` for none, and for one that is named twice."""
+        if not stores or len(set(stores)) < len(stores):
+            raise WrongUse(f"the stores are {', '.join(stores) or 'none'}; name each once, and at least one")
+        calls = [partial(self.deliver, store, until, watch) for store in stores]
+        return all_at_once(calls, name="headwater-push")
 
     def deliver(self, store: str, until: float, watch: Watch) -> Delivery:
         """To one store, tried again until then while it is away."""
@@ -110,12 +130,51 @@ class _Errand:
                 if not isinstance(error, Unreachable) or time.monotonic() >= until:
                     break
                 time.sleep(max(0.0, min(_REST_SECONDS, until - time.monotonic())))
-            return Delivery(store, trip.kind, models.sent, time.monotonic() - begun, error)
+            seconds, plan = time.monotonic() - begun, trip.plan
+            return Delivery(
+                store, plan.kind, models.sent, seconds, error, version=plan.digest, rounding=plan.rounding
+            )
 
-    def plan(self, held: set[str]) -> Path:
+    def plan(self, there: Inventory) -> _Plan:
+        """The cheapest way; to what the store has made int8 of it, where that is in force."""
+        found = self._find_way(there)
+        int8 = _find_int8(there, self.name or "", found.digest)
+        return found if int8 is None else replace(found, digest=int8)
+
+    def _find_way(self, there: Inventory) -> _Plan:
         """One thread at a time: the next finds the delta that the first has made."""
+        held = {facts.digest for facts in there.versions}
+        graphs = {graph for facts in there.versions for graph in facts.graphs}
         with self.planning:
-            return cheapest(self.registry, held, self.version.digest)
+            exact = cheapest(self.registry, held, self.version.digest, graphs=graphs)
+            if self.approximate and exact.parts:
+                near = find_approximation(self.registry, held, self.version.digest)
+                path = cheapest(self.registry, held, near.digest, graphs=graphs)
+                if path.nbytes < exact.nbytes:
+                    return _Plan(near.digest, path, Rounding(near.made["largest error"], exact.nbytes))
+        return _Plan(self.version.digest, exact)
+
+
+def _find_int8(there: Inventory, name: str, version: str) -> str | None:
+    """The int8 version that a store has made of another, if both are there and that one is in force."""
+    held = {facts.digest: facts for facts in there.versions}
+    found = next(map(held.get, there.current.get(name, [])), None)
+    if found is None or version not in held:
+        return None
+    return found.digest if (found.by, found.parent) == (QUANTISED, version) else None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The digest of what a store is to have in force in the end, and the way there."""
+
+    digest: str = ""
+    path: Path | None = None
+    rounding: Rounding | None = None
+
+    @property
+    def kind(self) -> str:
+        return "" if self.path is None else self.path.kind
 
 
 @dataclass
@@ -126,32 +185,34 @@ class _Trip:
     store: str
     models: StoreModels
     watch: Watch
-    kind: str = ""
+    plan: _Plan = field(default_factory=_Plan)
 
     def run(self) -> HeadwaterError | None:
         """What went wrong, if anything did."""
         try:
-            held = {version.digest for version in self.models.inventory().versions}
+            there = self.models.inventory()
             try:
-                self._bring(held)
+                self._bring(there)
             except (ModelRefused, ModelNotFound):
-                if not held:
+                if not there.versions:
                     raise
-                self._bring(set())  # what it says that it holds may be damaged there
+                self._bring(_NOTHING)  # what it says that it holds may be damaged there
         except HeadwaterError as error:
             return error
         return None
 
-    def _bring(self, held: set[str]) -> None:
-        path, version = self.errand.plan(held), self.errand.version
-        self.kind, before, switched = path.kind, 0, False
+    def _bring(self, there: Inventory) -> None:
+        self.plan = self.errand.plan(there)
+        name, digest, path = self.errand.name, self.plan.digest, self.plan.path
+        assert path is not None
+        before, switched = 0, False
         for part in path.parts:
-            switched = part.version.digest == version.digest and version.name == self.errand.name
+            switched = part.version.digest == digest and part.version.name == name
             tell = partial(self._tell, before, part.nbytes, path.nbytes)
             self.models.send(part, switch=switched, watch=tell)
             before += part.nbytes
-        if not switched:
-            self.models.switch(self.errand.name, version.digest)
+        if name is not None and not switched:
+            self.models.switch(name, digest)
         self.watch(self.store, path.nbytes, path.nbytes)
 
     def _tell(self, before: int, size: int, total: int, have: int, whole: int) -> None:

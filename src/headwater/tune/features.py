@@ -45,6 +45,7 @@ class FeatureFile:
                 f"cannot keep {2 * rows * width:,} bytes of features in {folder}: {error.strerror}; make "
                 "room, or set HEADWATER_CACHE to another folder"
             ) from error
+        self._sound = np.zeros(rows, bool)
         self._here = self._count_sound()
         self._log.truncate(self._here * _DIGEST)
         self._log.seek(0, os.SEEK_END)
@@ -63,6 +64,7 @@ class FeatureFile:
         """Keep the features of the next lot."""
         assert lot.number == self._here
         self._values[lot.rows] = values
+        self._note_sound(lot)
         self._log.write(self._digest(lot))
         self._log.flush()
         with self._changed:
@@ -85,12 +87,15 @@ class FeatureFile:
         return found
 
     def sound(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these rows have features."""
-        known: NDArray[np.bool_] = ~np.isnan(self._values[rows, 0])
+        """Which of these rows are here and have features; no page of the file is read for it."""
+        known: NDArray[np.bool_] = self._sound[rows]
         return known
 
     def close(self) -> None:
         self._log.close()
+
+    def _note_sound(self, lot: Lot) -> None:
+        self._sound[lot.rows] = ~np.isnan(self._values[lot.rows, 0])
 
     def _digest(self, lot: Lot) -> bytes:
         return xxhash.xxh3_64_digest(np.ascontiguousarray(self._values[lot.rows]).data)
@@ -103,6 +108,7 @@ class FeatureFile:
             written = kept[lot.number * _DIGEST : (lot.number + 1) * _DIGEST]
             if written != self._digest(lot):
                 return lot.number
+            self._note_sound(lot)
         return len(self.lots)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from headwater.store.features import OWN, Features
 from headwater.store.jobs.record import DONE, RELABEL, JobRecord, now
 from headwater.store.jobs.relabel import Workplace, relabel
 from headwater.store.jobs.runner import Running
+from headwater.store.labels.author import user_name
 from headwater.tune.relabel import Wish
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _record(dataset: Dataset, wish: Wish, version: ModelVersion) -> JobRecord:
         dataset=wish.dataset,
         version=dataset.index.version,
         model=version.digest,
-        by=os.environ.get("USER", ""),
+        by=user_name(),
         begun=now(),
         options={"opinions": wish.opinions, "over_imports": wish.over_imports},
         total=len(dataset.index),

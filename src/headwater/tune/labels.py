@@ -104,12 +104,13 @@ def own_labels(dataset: Dataset) -> Labelled:
 def labels_from(database: LabelDatabase, name: str, *, dataset: Dataset, wish: str) -> Labelled:
     """The samples of a dataset whose label in the database, under `name`, is what the wish asks for.
 
-    Rows of samples that the dataset does not have are left out, and so are classes that no row has.
+    They come in the order in which they lie, as they are read. Rows of samples that the dataset does not
+    have are left out, and so are classes that no row has.
     """
     ids, numbers = _read(database, name, parse(wish))
     here = np.isin(ids, dataset.ids)
     ids, numbers = ids[here], numbers[here]
-    order = np.argsort(ids)
+    order = np.argsort(dataset.index.position_of(ids))
     used, labels = np.unique(numbers[order], return_inverse=True)
     names = database.classes(name).names
     classes = tuple(names[number] for number in used.tolist())
@@ -118,10 +119,12 @@ def labels_from(database: LabelDatabase, name: str, *, dataset: Dataset, wish: s
 
 def _read(
     database: LabelDatabase, name: str, clauses: Sequence[Clause]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    parts = [rows for query in _queries(clauses) for rows in database.scan(name, query)]
-    ids = [np.empty(0, np.int64), *(rows.samples for rows in parts)]
-    numbers = [np.empty(0, np.int64), *(rows.labels.astype(np.int64) for rows in parts)]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    ids, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    for query in _queries(clauses):
+        for rows in database.scan(name, query):
+            ids.append(rows.samples)
+            numbers.append(rows.labels)  # the other columns of the part are let go
     return np.concatenate(ids), np.concatenate(numbers)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headwater.data.pipeline import Pipeline
 from headwater.engine.crew import available_cores
-from headwater.errors import WrongUse
+from headwater.errors import ModelError, WrongUse
 from headwater.plan.finetune import Convergence, Cut, FinetunePlan, Rates, Work, make_plan
 from headwater.plan.finetune.choice import Wish
 from headwater.plan.finetune.cut import FEATURES, IMAGES
@@ -32,6 +32,15 @@ class HeadCost:
     train_seconds: float
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """The cuts that can be, the rates for them, and why there are no more."""
+
+    cuts: list[Cut]
+    rates: Rates
+    without: str = ""
+
+
 def plan_tuning(
     dataset: Dataset, sources: Sources, *, steps: Pipeline, recipe: Recipe, head: HeadCost, features: int
 ) -> FinetunePlan:
@@ -43,23 +52,23 @@ def plan_tuning(
     remote = dataset.store.remote
     if not remote and recipe.cut == FEATURES:
         raise WrongUse(f"{dataset.uri} lies here, so no store can make features of it; leave out `cut`")
-    image_bytes = float(dataset.sizes.mean())
-    cuts, rates = (
+    found = (
         _measure(dataset, sources, steps, recipe, features)
         if remote
         else _measure_here(dataset, sources, steps)
     )
     stores, free = count_stores(dataset.store)
-    return make_plan(
-        cuts,
+    plan = make_plan(
+        found.cuts,
         Work(images, held, recipe.variants, recipe.epochs, head.train_seconds),
-        rates=rates,
+        rates=found.rates,
         stores=stores,
-        image_bytes=image_bytes,
+        image_bytes=float(dataset.sizes.mean()),
         convergence=Convergence(head.weights),
         steps=recipe.epochs * math.ceil(images / recipe.batch_size),
         wish=Wish(recipe.cut, recipe.runs, None if free else stores, recipe.more_bytes),
     )
+    return replace(plan, reason=f"{plan.reason}; {found.without}") if found.without else plan
 
 
 def count_stores(store: Store) -> tuple[int, bool]:
@@ -69,27 +78,31 @@ def count_stores(store: Store) -> tuple[int, bool]:
     return (len(store.stores), False) if isinstance(store, ShardedStore) else (1, False)
 
 
-def _measure_here(dataset: Dataset, sources: Sources, steps: Pipeline) -> tuple[list[Cut], Rates]:
+def _measure_here(dataset: Dataset, sources: Sources, steps: Pipeline) -> _Measured:
     """Nothing crosses a link, and the cores that make features are those that train."""
     seconds = _time(sources.here(), dataset, steps)
-    return [Cut(IMAGES, 0.0, 0.0, seconds)], Rates(tuner_cores=1.0)
+    return _Measured([Cut(IMAGES, 0.0, 0.0, seconds)], Rates(tuner_cores=1.0))
 
 
-def _measure(
-    dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe, features: int
-) -> tuple[list[Cut], Rates]:
-    """Both cuts, unless one was asked for."""
+def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe, features: int) -> _Measured:
+    """Both cuts, unless one was asked for, or the stores cannot run the layers."""
     stores, _ = count_stores(dataset.store)
-    cuts, link = [], math.inf
+    cuts, link, without = [], math.inf, ""
     if recipe.cut != FEATURES:
         here = sources.here()
         _time(here, dataset, steps)
         link = _link(dataset, stores)
         cuts.append(Cut(IMAGES, 0.0, float(dataset.sizes.mean()), here.layer_seconds))
     if recipe.cut != IMAGES:
-        seconds = _time(sources.at_stores(stores), dataset, steps)
-        cuts.append(Cut(FEATURES, stores * seconds, _HALF * features))
-    return cuts, Rates(store_cores=1.0, store_link=link, tuner_cores=available_cores())
+        try:
+            seconds = _time(sources.at_stores(stores), dataset, steps)
+            cuts.append(Cut(FEATURES, stores * seconds, _HALF * features))
+        except ModelError as error:
+            if recipe.cut == FEATURES:
+                raise
+            without = f"no features from the stores: {error}"
+    rates = Rates(store_cores=1.0, store_link=link, tuner_cores=available_cores())
+    return _Measured(cuts, rates, without)
 
 
 def _time(source: Source, dataset: Dataset, steps: Pipeline) -> float:

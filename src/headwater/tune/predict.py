@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.engine.chain import Chain
-from headwater.engine.crew import Crew, Daemons, available_cores
+from headwater.engine.crew import Crew, available_cores
 from headwater.engine.fetching import Fetched, Wanted, fetch_files
 from headwater.engine.inference import Extraction
+from headwater.engine.together import all_at_once
 from headwater.errors import HeadwaterError, Refused, Unreachable, WrongUse
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
@@ -77,7 +78,8 @@ def predict_at(
     place = find_place(store, secret, access.link)
     client = PredictClient(place, secret, access.link)
     asked = Inquiry(inquiry.dataset or place.dataset, inquiry.model, inquiry.top, inquiry.keep)
-    return _all_at_once([os.fspath(image) for image in images], lambda image: _ask(client, image, asked))
+    calls = [partial(_ask, client, os.fspath(image), asked) for image in images]
+    return all_at_once(calls, name="headwater-predict", most=AT_ONCE)
 
 
 def seal_at(store: str, dataset: str, access: Access) -> SealedInbox:
@@ -96,31 +98,6 @@ def _ask(client: PredictClient, image: str, inquiry: Inquiry) -> Predicted:
         raise
     except HeadwaterError as error:
         return Predicted(image, error=error)
-
-
-def _all_at_once(images: Sequence[str], ask: Callable[[str], Predicted]) -> list[Predicted]:
-    """In order; the first that concerns all is raised."""
-    threads = Daemons(min(AT_ONCE, len(images)), "headwater-predict")
-    done: SimpleQueue[tuple[int, Predicted | BaseException]] = SimpleQueue()
-
-    def run(number: int) -> None:
-        try:
-            done.put((number, ask(images[number])))
-        except BaseException as error:
-            done.put((number, error))
-
-    for number in range(len(images)):
-        threads.submit(run, number)
-    found: dict[int, Predicted] = {}
-    try:
-        while len(found) < len(images):
-            number, one = done.get()
-            if isinstance(one, BaseException):
-                raise one
-            found[number] = one
-    finally:
-        threads.shutdown(cancel_futures=True)
-    return [found[number] for number in range(len(images))]
 
 
 class _Paths:

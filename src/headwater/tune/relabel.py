@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from functools import partial
 
-from headwater.engine.crew import Daemons
+from headwater.engine.together import all_at_once
 from headwater.errors import HeadwaterError, Unreachable, WrongUse
 from headwater.store.client.address import Address, Secret
 from headwater.store.client.connection import Connection
@@ -21,8 +21,11 @@ from headwater.store.wire.messages import JobFacts
 
 Watch = Callable[[str, JobFacts], None]
 """Told of each store's job whenever it was looked at; from several threads."""
+Begin = Callable[[JobClient, str], JobFacts]
+"""Has a store begin a job on a dataset, or find the one that does the same."""
 
-_LOOK_SECONDS = 0.5
+_SHORTEST_REST, _LONGEST_REST = 0.5, 10.0
+_LATE = 0.1  # of the time that it took: so much later than it came is an end seen
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class Wish:
 
 @dataclass(frozen=True)
 class Relabelled:
-    """What became of one store: its job as it was last seen, and what crossed the link for it, both ways."""
+    """What became of one store: its job as it was last seen, and the bytes of the messages about it.
+
+    They are those of both ways, without what carries them.
+    """
 
     store: str
     job: JobFacts | None
@@ -75,57 +81,75 @@ def relabel_at(
     All stores at once, each in a thread; what fails at one keeps nothing from the others. To stop waiting
     stops no job: asking again finds it.
     """
+
+    def begin(client: JobClient, dataset: str) -> JobFacts:
+        return client.start(
+            RELABEL,
+            dataset=dataset,
+            model=wish.model,
+            opinions=wish.opinions,
+            over_imports=wish.over_imports,
+        )
+
+    return run_at(stores, begin, access, dataset=wish.dataset, wait=wait, watch=watch)
+
+
+def run_at(
+    stores: Sequence[str],
+    begin: Begin,
+    access: Access,
+    *,
+    dataset: str = "",
+    wait: bool = True,
+    watch: Watch = lambda store, job: None,
+) -> list[Relabelled]:
+    """A job of any kind at each store, on `dataset` or on the only one, as `relabel_at` has it."""
     if not stores or len(set(stores)) < len(stores):
         raise WrongUse(f"the stores are {', '.join(stores) or 'none'}; name each once, and at least one")
-    threads = Daemons(len(stores), "headwater-relabel")
-    done: SimpleQueue[tuple[int, Relabelled | BaseException]] = SimpleQueue()
-
-    def run(number: int) -> None:
-        try:
-            done.put((number, _at_store(stores[number], wish, access, wait, watch)))
-        except BaseException as error:
-            done.put((number, error))
-
-    for number in range(len(stores)):
-        threads.submit(run, number)
-    found = dict(done.get() for _ in stores)
-    threads.shutdown()
-    return [_checked(found[number]) for number in range(len(stores))]
+    calls = [partial(_at_store, store, begin, access, dataset, wait, watch) for store in stores]
+    return all_at_once(calls, name="headwater-jobs")
 
 
 def stop_at(stores: Sequence[str], wish: Wish, access: Access) -> list[Relabelled]:
-    """End the unfinished relabel jobs of each store, of all its datasets unless one is named."""
-    ended = []
-    for store in stores:
-        with _client(store, access) as (client, address):
+    """End the unfinished relabel jobs of each store, of all its datasets unless one is named.
+
+    All stores at once; one that cannot be asked has an error instead of a job.
+    """
+    calls = [partial(_stop_at_store, store, wish, access) for store in stores]
+    return [one for ended in all_at_once(calls, name="headwater-relabel") for one in ended]
+
+
+def _stop_at_store(store: str, wish: Wish, access: Access) -> list[Relabelled]:
+    with _client(store, access) as (client, address):
+        try:
             name = wish.dataset or address.dataset
             jobs = [job for job in client.look() if job.kind == RELABEL and job.state in UNFINISHED]
             wanted = [job.id for job in jobs if not name or job.dataset == name]
             found = client.stop(wanted) if wanted else []
-            ended += [Relabelled(store, job, client.bytes_moved) for job in found]
-    return ended
+        except HeadwaterError as error:
+            return [Relabelled(store, None, client.bytes_moved, error)]
+        return [Relabelled(store, job, client.bytes_moved) for job in found]
 
 
-def _at_store(store: str, wish: Wish, access: Access, wait: bool, watch: Watch) -> Relabelled:
+def _at_store(store: str, begin: Begin, access: Access, dataset: str, wait: bool, watch: Watch) -> Relabelled:
     with _client(store, access) as (client, address):
         job = None
         try:
-            name = wish.dataset or address.dataset or _only_dataset(address, access)
-            job = client.start(
-                RELABEL,
-                dataset=name,
-                model=wish.model,
-                opinions=wish.opinions,
-                over_imports=wish.over_imports,
-            )
+            job = begin(client, dataset or address.dataset or _only_dataset(address, access))
             watch(store, job)
+            begun = time.monotonic()
             while wait and job.state in UNFINISHED:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(rest_seconds(time.monotonic() - begun))
                 job = _look(client, job, access.link.give_up_seconds)
                 watch(store, job)
         except HeadwaterError as error:
             return Relabelled(store, job, client.bytes_moved, error)
         return Relabelled(store, job, client.bytes_moved)
+
+
+def rest_seconds(waited: float) -> float:
+    """How long to rest between two looks at a job, after so many seconds: looks cross the link, too."""
+    return min(_LONGEST_REST, max(_SHORTEST_REST, _LATE * waited))
 
 
 def _look(client: JobClient, job: JobFacts, patience: float) -> JobFacts:
@@ -156,9 +180,3 @@ def _only_dataset(address: Address, access: Access) -> str:
         return choose(address, greet(connection))
     finally:
         connection.close()
-
-
-def _checked(found: Relabelled | BaseException) -> Relabelled:
-    if isinstance(found, BaseException):
-        raise found
-    return found

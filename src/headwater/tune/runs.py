@@ -76,11 +76,6 @@ class Runs:
     def __len__(self) -> int:
         return len(self.trained)
 
-    @property
-    def total_rows(self) -> int:
-        """Rows of all features."""
-        return self.variants * sum(map(len, self.trained)) + len(self.held)
-
     @cached_property
     def lots(self) -> tuple[Lot, ...]:
         """All features in the order in which they come."""

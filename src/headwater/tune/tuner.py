@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -110,17 +110,28 @@ class Tuner:
 
         `watch` is told of features, epochs and runs as they come.
         """
-        told = watch or Unwatched()
+        called = name or self.version.name
         with working(self.key) as place:
-            plan = self.plan()
-            place.keep_plan(plan)
-            runs = self._divide(plan.runs)
-            with closing(FeatureFile(place.folder, runs.lots, width=self.version.features)) as file:
-                done = self._run(plan, runs, file, place, told, name or self.version.name)
-            # In this order: once NAME means the new version, the same call would tune that one.
-            place.clear()
+            done = self._recall(place, called) or self._make(place, called, watch or Unwatched())
+            # In this order: ended in between, the same call finds that only the switch is left.
+            place.keep_outcome(done)
             self.registry.switch(done.version.name, done.version.digest)
+            place.clear()
         return done
+
+    def _recall(self, place: Workplace, name: str) -> Finetuned | None:
+        """What an earlier call came to that was ended before the switch, if the registry still has it."""
+        done = place.load_outcome()
+        if done is None or done.version.name != name or done.version.digest not in self.registry:
+            return None
+        return replace(done, resumed=True)
+
+    def _make(self, place: Workplace, name: str, watch: Watch) -> Finetuned:
+        plan = self.plan()
+        place.keep_plan(plan)
+        runs = self._divide(plan.runs)
+        with closing(FeatureFile(place.folder, runs.lots, width=self.version.features)) as file:
+            return self._run(plan, runs, file, place, watch, name)
 
     def _run(
         self, plan: FinetunePlan, runs: Runs, file: FeatureFile, place: Workplace, watch: Watch, name: str

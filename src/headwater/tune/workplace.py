@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +19,15 @@ from headwater.data.atomic import replacing
 from headwater.data.indexcache import cache_folder
 from headwater.errors import ModelError
 from headwater.plan.finetune import FinetunePlan
+from headwater.tune.outcome import Finetuned
+
+log = logging.getLogger("headwater")
+
+IDLE_DAYS = 30
+"""After so long, one that nobody went on with is removed when another begins."""
+
+_DAY_SECONDS = 86_400
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,15 +42,19 @@ class Workplace:
 
     def load_plan(self) -> FinetunePlan | None:
         """How the fine-tuning was begun; None if it was not."""
-        try:
-            return msgspec.json.decode(self._plan.read_bytes(), type=FinetunePlan)
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return None
+        return _load(self._plan, FinetunePlan)
 
     def keep_plan(self, plan: FinetunePlan) -> None:
         """Whoever goes on keeps to it, whatever would be measured then."""
-        with replacing(self._plan) as file:
-            file.write(msgspec.json.encode(plan))
+        _keep(self._plan, plan)
+
+    def load_outcome(self) -> Finetuned | None:
+        """What came of the fine-tuning, whose version is in the registry and may not be in force yet."""
+        return _load(self._outcome, Finetuned)
+
+    def keep_outcome(self, done: Finetuned) -> None:
+        """Whoever goes on has nothing left to do but the switch."""
+        _keep(self._outcome, done)
 
     def clear(self) -> None:
         """Take all of it away, at once: it is done."""
@@ -51,6 +67,10 @@ class Workplace:
     def _plan(self) -> Path:
         return self.folder / "plan.json"
 
+    @property
+    def _outcome(self) -> Path:
+        return self.folder / "outcome.json"
+
 
 def workplace(key: str) -> Workplace:
     """Where the fine-tuning of this key is, or would be."""
@@ -59,25 +79,74 @@ def workplace(key: str) -> Workplace:
 
 @contextmanager
 def working(key: str) -> Iterator[Workplace]:
-    """The workplace, made if need be; raises `ModelError` if another process is at it, or it cannot be."""
+    """The workplace, made if need be; raises `ModelError` if another process is at it, or it cannot be.
+
+    Others that nobody went on with for `IDLE_DAYS` are removed.
+    """
     place = workplace(key)
-    folder = place.folder
+    lock = _enter(place.folder)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ModelError(f"cannot work in {folder}: {error.strerror}; set HEADWATER_CACHE") from error
-    try:
-        _take(lock, folder)
+        _drop_idle(place.folder)
         yield place
     finally:
         os.close(lock)
 
 
-def _take(lock: int, folder: Path) -> None:
+def _enter(folder: Path) -> int:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _lock(folder)
     except BlockingIOError:
         raise ModelError(
             f"another process is at this fine-tuning, in {folder}; wait for it, or end it and go on"
         ) from None
+    except OSError as error:
+        raise ModelError(f"cannot work in {folder}: {error.strerror}; set HEADWATER_CACHE") from error
+
+
+def _lock(folder: Path) -> int:
+    """An open file that keeps others out; raises `BlockingIOError` where another process has it."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _drop_idle(but: Path) -> None:
+    """A changed flag makes another fine-tuning, so one that was given up would lie there for ever."""
+    for folder in but.parent.iterdir():
+        if folder == but:
+            continue
+        try:
+            if time.time() - _last_change(folder) > IDLE_DAYS * _DAY_SECONDS:
+                _drop(folder)
+        except OSError as error:  # somebody is at it, or was quicker
+            log.info("%s is left as it is: %s", folder, error)
+
+
+def _last_change(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+
+
+def _drop(folder: Path) -> None:
+    lock = _lock(folder)
+    try:
+        Workplace(folder).clear()
+    finally:
+        os.close(lock)
+    log.warning("removed %s: nobody went on with that fine-tuning for %d days", folder, IDLE_DAYS)
+
+
+def _load(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def _keep(path: Path, value: object) -> None:
+    with replacing(path) as file:
+        file.write(msgspec.json.encode(value))

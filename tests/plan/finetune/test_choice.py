@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
 from headwater.errors import WrongUse
-from headwater.plan.finetune import Convergence, Cut, FinetunePlan, Rates, Stages, Work, cuts_of, make_plan
+from headwater.plan.finetune import Convergence, Cut, FinetunePlan, Rates, Stages, Work, make_plan
 from headwater.plan.finetune.choice import SLACK, Wish
 
 IMAGE = 110_000.0
@@ -143,25 +141,3 @@ def test_the_same_numbers_give_the_same_plan() -> None:
 def test_wishes_that_cannot_be(wish: Wish, says: str) -> None:
     with pytest.raises(WrongUse, match=says):
         plan(rates=slow_link(), wish=wish)
-
-
-@dataclass(frozen=True)
-class Point:
-    at: str | None
-    bytes: int
-    frozen_seconds: float
-    head_seconds: float
-
-
-def test_points_of_a_model_become_cuts() -> None:
-    points = [Point("a", 500, 0.01, 0.031), Point("b", 300, 0.03, 0.011), Point(None, 10, 0.04, 0.001)]
-    found = cuts_of(points, image_bytes=100.0, decode_seconds=0.002)
-    assert [cut.name for cut in found] == ["images", "a", "b", "features"]
-    assert [cut.bytes for cut in found] == [100, 500, 300, 10]
-    assert [cut.store_seconds for cut in found] == pytest.approx([0, 0.012, 0.032, 0.042])
-    assert [cut.tuner_seconds for cut in found] == pytest.approx([0.042, 0.03, 0.01, 0])
-
-
-def test_a_model_without_points() -> None:
-    with pytest.raises(WrongUse, match="no cut points"):
-        cuts_of([], image_bytes=1.0)

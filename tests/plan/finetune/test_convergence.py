@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import WrongUse
 from headwater.plan.finetune import Convergence
+from pages import DOCS
 
 HEAD = Convergence(weights=1280 * 10 + 10)
 MANY = 1e9
@@ -20,6 +21,12 @@ def test_by_hand() -> None:
     assert HEAD.drift(1000) == pytest.approx(math.sqrt(math.log(2 * 12_810 / 0.05) / 2000))
     assert HEAD.drift(1000) == pytest.approx(0.0811, abs=1e-4)
     assert HEAD.steps(1000) == pytest.approx(math.log((0.05 + HEAD.drift(1000)) / 0.05) / 0.1)
+
+
+def test_the_page_says_which_numbers_are_constants() -> None:
+    page = (DOCS / "explanation" / "ndpipe.md").read_text()
+    for text in (f"Δ ≤ {HEAD.most_drift}", f"θ = {HEAD.risk}", f"ε = {HEAD.target}", f"η = {HEAD.rate}"):
+        assert text in page
 
 
 def test_means_of_losses_keep_to_it() -> None:

@@ -17,6 +17,7 @@ from headwater.store.jobs.record import (
     Pending,
     to_facts,
 )
+from headwater.store.wire import messages
 from killing import find_points, kill_at
 
 
@@ -65,9 +66,20 @@ def test_counts_add_up_and_the_first_failures_are_named() -> None:
 
 
 def test_facts_tell_what_a_caller_may_know() -> None:
-    facts = to_facts(record(cursor=5, total=9, failures=(Failing(1, "k", "why"),), by="secret caller"))
+    failures = (Failing(1, "k", "why"),)
+    facts = to_facts(record(cursor=5, total=9, failures=failures, by="secret caller", state=DONE))
     assert (facts.done, facts.total, facts.failures[0].key) == (5, 9, "k")
     assert "secret caller" not in str(facts)
+
+
+def test_failures_are_told_once_it_is_over_and_to_who_asks_for_them() -> None:
+    """Who waits looks again and again, and a hundred failures are tens of kilobytes."""
+    many = tuple(Failing(number, f"{number}.jpg", "x" * 300) for number in range(MOST_FAILURES))
+    under_way, over = record(failures=many, state=RUNNING), record(failures=many, state=DONE)
+    assert len(to_facts(over).failures) == MOST_FAILURES
+    for facts in (to_facts(under_way), to_facts(over, failures=False)):
+        assert facts.failures == []
+        assert len(messages.encode(facts)) < 500
 
 
 def test_a_kill_while_saving_leaves_old_or_new(tmp_path: Path) -> None:

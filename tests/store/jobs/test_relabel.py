@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -114,10 +115,10 @@ def vectors(count: int, seed: int = 0) -> np.ndarray:
     return np.abs(np.random.default_rng(seed).normal(size=(count, FEATURES))).astype(np.float16)
 
 
-def keep_all(site: Site, version: ModelVersion, seed: int = 0) -> np.ndarray:
-    """Features of every sample, as if they had been made."""
+def keep_all(site: Site, version: ModelVersion, seed: int = 0, *, later: float = 0.0) -> np.ndarray:
+    """Features of every sample, as if they had been made, so many seconds from now."""
     rows = vectors(len(site.index), seed)
-    cabinet = site.cabinet()
+    cabinet = Cabinet(site.folder / "features", most_bytes=1 << 30, clock=lambda: time.time() + later)
     Features(cabinet, site.index, dataset=NAME, version=version).put(np.arange(len(rows)), rows)
     cabinet.close()
     return rows
@@ -264,6 +265,19 @@ def test_another_trunk_is_no_reason_to_skip(site: Site) -> None:
     done = site.run(site.record(version))
     assert done.counts["skipped"] == 0
     check(site, second, features)
+
+
+def test_features_that_came_after_the_label_are_no_reason_to_skip(site: Site) -> None:
+    """A file was replaced, and somebody asked for its features since: label and margin are the old file's."""
+    first = small_model()
+    keep_all(site, site.push(first))
+    site.run(site.record(site.registry.current("small")))
+    shutil.rmtree(site.folder / "features")
+    features = keep_all(site, site.registry.current("small"), seed=9, later=60.0)
+    second = nudged(first, 0.01)
+    done = site.run(site.record(site.push(second)))
+    check(site, second, features)
+    assert done.counts["skipped"] == 0
 
 
 def test_an_old_head_that_is_gone_is_no_reason_to_skip(site: Site) -> None:

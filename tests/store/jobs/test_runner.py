@@ -120,6 +120,40 @@ def test_a_stopped_job_ends_and_stays_so(tmp_path: Path) -> None:
     assert found == {"a": STOPPED, "b": STOPPED, "c": STOPPED}
 
 
+def test_a_stop_that_meets_a_save_is_not_lost(tmp_path: Path) -> None:
+    """A job is about to write that it runs; what was acknowledged in between stays on disk."""
+    inside, go, saved, held = (threading.Event() for _ in range(4))
+
+    class Slow(JobFolder):
+        def save(self, record: JobRecord) -> None:
+            if record.cursor == 1 and not inside.is_set():
+                inside.set()
+                assert go.wait(SECONDS)
+            super().save(record)
+
+    def work(job: Running) -> None:
+        job.save(cursor=1)
+        saved.set()
+        assert held.wait(SECONDS)
+
+    jobs = Jobs(Slow(tmp_path), {"count": work})
+    jobs.start()
+    jobs.add(record("a"))
+    assert inside.wait(SECONDS)
+    stopper = threading.Thread(target=jobs.stop, args=("a",))
+    stopper.start()
+    stopper.join(0.2)  # it ends at once only if it does not wait for the save
+    go.set()
+    assert saved.wait(SECONDS)
+    stopper.join(SECONDS)
+    (left,) = JobFolder(tmp_path).load()
+    assert left.state == STOPPED, "the store may be killed here"
+    held.set()
+    jobs.close()
+    (left,) = JobFolder(tmp_path).load()
+    assert (left.state, left.cursor) == (STOPPED, 1), "and how far it came is known"
+
+
 def test_stopping_what_is_over_changes_nothing(tmp_path: Path) -> None:
     with running(tmp_path, lambda job: None) as jobs:
         jobs.add(record("a"))

@@ -37,6 +37,21 @@ def test_a_wrong_address_says_what_is_right(text: str, reason: str) -> None:
     assert "name a file, sqlite:///FILE or postgresql+psycopg://" in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["grpc://store-a:7077", "grpc+tls://store-a:7077/photos"])
+def test_a_store_is_no_label_database_and_what_to_name_instead(text: str) -> None:
+    with pytest.raises(WrongUse, match=r"address of a store, .* STATE/labels\.db on its machine, or"):
+        address.parse(text)
+
+
+def test_what_a_statement_sorts_does_not_stay_in_memory(tmp_path: Path) -> None:
+    """`labels diff` sorts all rows of two versions, however many there are."""
+    engine = address.make_engine(address.parse(tmp_path / "labels.db"), 1.0)
+    with engine.connect() as connection:
+        kind = connection.exec_driver_sql("PRAGMA temp_store").scalar()
+    engine.dispose()
+    assert kind == 1, "in a file"
+
+
 def test_a_password_is_never_shown() -> None:
     name = address.name(address.parse("postgresql://anna:secret@host:5433/labels?sslmode=require"))
     assert name == "postgresql+psycopg://anna:***@host:5433/labels"

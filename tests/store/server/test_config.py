@@ -41,6 +41,7 @@ state = "kept"
 labels = "postgresql+psycopg://store@db:5432/labels"
 model_bytes = "2GB"
 feature_bytes = "20GiB"
+inbox_bytes = "1TB"
 
 [limits]
 bytes = "1MB"
@@ -91,6 +92,7 @@ def test_a_file_sets_everything_and_paths_are_relative_to_it(tmp_path: Path, els
         labels="postgresql+psycopg://store@db:5432/labels",
         model_bytes=2_000_000_000,
         feature_bytes=20 << 30,
+        inbox_bytes=10**12,
         limits=Limits(bytes=1_000_000, seconds=3),
         datasets={
             "photos": DatasetConfig(str(tmp_path / "photos"), label="cls", fields=("caption",)),
@@ -202,6 +204,7 @@ def test_any_settings_survive_showing(
         ("predict_milliseconds = inf", ["predict_milliseconds"]),
         ("limits = {bytes = 0}", ["limits", "bytes=0"]),
         ("model_bytes = -1", ["model_bytes is -1"]),
+        ("inbox_bytes = -1", ["inbox_bytes is -1"]),
         ("feature_bytes = 'much'", ["'much'", "2GiB"]),
         ("labels = 'labels.db'", ["a store with a state", "--state"]),
         (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +164,32 @@ def test_who_waits_for_cores_keeps_nobody_from_the_line(registry: Registry, vers
     over.set()
     for thread in threads:
         thread.join(SECONDS)
+
+
+def test_predictions_go_before_reads_and_reads_before_labels(registry: Registry) -> None:
+    """Whoever came first: three of four slots stay taken, and the fourth is until all three wait for it."""
+    engines = make(registry, cores=4.0)  # more than this process uses: nobody waits for cores
+    order: list[str] = []
+
+    def take(priority: str) -> None:
+        with engines.turn(0.0, Asker(priority, "client", priority, lambda: False), memory=1):
+            order.append(priority)
+
+    threads = [threading.Thread(target=take, args=(name,)) for name in ("relabel", "read", "predict")]
+    with ExitStack() as taken:
+        for _ in range(3):
+            taken.enter_context(engines.turn(0.0, asker(), memory=1))
+        with engines.turn(0.0, asker(), memory=1):
+            for number, thread in enumerate(threads, start=1):
+                thread.start()
+                until(partial(is_waiting, engines, number))
+        for thread in threads:
+            thread.join(SECONDS)
+    assert order == ["predict", "read", "relabel"]
+
+
+def is_waiting(engines: Engines, count: int) -> bool:
+    return engines._line.waiting == count
 
 
 def test_all_is_given_back_when_the_layers_fail(registry: Registry, version: ModelVersion) -> None:

@@ -92,6 +92,19 @@ def test_sealing_again_changes_nothing_and_more_can_come(tmp_path: Path) -> None
     assert sealed(tmp_path) == expected(kept, arrivals)
 
 
+def test_bytes_are_those_of_all_shards_sealed_or_not(tmp_path: Path) -> None:
+    inbox, arrivals = make(tmp_path, shard_images=2), photos(7)
+    for place, arrival in enumerate(arrivals):
+        inbox.add([arrival])
+        if place == 3:
+            inbox.seal()
+    for opened in (inbox, make(tmp_path, shard_images=2)):
+        on_disk = sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert 0 < opened.unsealed_bytes < opened.nbytes
+        assert on_disk - 4 * 1024 <= opened.nbytes <= on_disk, "but for the ends of archives"
+        opened.close()
+
+
 def test_an_image_that_is_there_is_not_kept_again(tmp_path: Path) -> None:
     inbox, (one, other) = make(tmp_path), photos(2)
     first, second = inbox.add([one, one])

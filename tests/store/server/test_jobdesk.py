@@ -21,8 +21,9 @@ from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart,
 from relabelling import small_model, write_photos
 from workshops import Workshop, open_workshop
 
-WORKER = Caller("worker", "ipv4:127.0.0.1:5", frozenset({"jobs"}))
-ELSEWHERE = Caller("elsewhere", "ipv4:127.0.0.1:5", frozenset({"jobs"}), frozenset({"others"}))
+WORKER = Caller("worker", "ipv4:127.0.0.1:5", frozenset({"jobs", "labels"}))
+WATCHER = Caller("watcher", "ipv4:127.0.0.1:5", frozenset({"jobs"}))
+ELSEWHERE = Caller("elsewhere", "ipv4:127.0.0.1:5", WORKER.scopes, frozenset({"others"}))
 WISH = JobStart("relabel", "photos", "small", "key")
 COUNT = 40
 
@@ -86,6 +87,30 @@ def test_tokens_of_other_datasets_see_and_change_nothing(desk: JobDesk) -> None:
             act(desk, action, wish, ELSEWHERE)
 
 
+def test_who_may_not_write_labels_may_look_and_stop_but_not_relabel(desk: JobDesk) -> None:
+    job = start(desk)
+    with pytest.raises(Refused, match="token 'watcher' lacks scope 'labels'"):
+        start(desk, JobStart("relabel", "photos", "small", "a key of his own"), WATCHER)
+    assert job.id in [seen.id for seen in listed(desk, caller=WATCHER)]
+    assert messages.decode(JobList, act(desk, "job_stop", JobStop(["none"]), WATCHER)).jobs == []
+
+
+def test_a_version_that_is_withdrawn_labels_no_further(shop: Workshop, tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "state" / "models")
+    versions = [registry.put(small_model(seed), name="small", switch=True) for seed in range(2)]
+    away = "postgresql+psycopg://nobody@127.0.0.1:1/labels"
+    with (
+        State(tmp_path / "state", labels=away) as state,
+        JobDesk(state, shop.desk, shop.studios.open) as desk,
+    ):
+        jobs = [start(desk, JobStart("relabel", "photos", v.digest, v.digest[:9])) for v in versions]
+        assert desk.unfinished == 2
+        assert desk.withdraw("0" * 32) == []
+        assert desk.withdraw(versions[1].digest) == [jobs[1].id]
+        assert desk.withdraw(versions[1].digest) == [], "it is over"
+        assert [job.state in UNFINISHED for job in listed(desk)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("wish", "error"),
     [
@@ -120,6 +145,7 @@ def test_without_a_state_there_are_no_jobs(shop: Workshop) -> None:
     studios = Studios(None, shop.desk, shop.cores, feature_bytes=0)
     with JobDesk(None, shop.desk, studios.open) as bare:
         assert bare.unfinished == 0
+        assert bare.withdraw("0" * 32) == []
         for action, wish in (("jobs", JobQuery()), ("job_start", WISH), ("job_stop", JobStop(["a"]))):
             with pytest.raises(WrongUse, match="--state"):
                 act(bare, action, wish)
@@ -149,3 +175,13 @@ def test_the_audit_log_is_told_what_was_asked() -> None:
         "of": "photos",
     }
     assert facts_in("job_stop", messages.encode(JobStop(["a", "b"]))) == {"jobs": "a,b"}
+
+
+def test_who_may_not_push_models_cannot_have_one_made(desk: JobDesk) -> None:
+    wish = JobStart("quantise", "photos", "small", "a key", bound=0.9)
+    with pytest.raises(Refused, match="token 'worker' lacks scope 'models'"):
+        start(desk, wish)
+    maker = Caller("maker", "ipv4:127.0.0.1:5", frozenset({"jobs", "models"}))
+    job = until(desk, start(desk, wish, maker).id, lambda job: job.state == DONE)
+    assert (job.kind, job.done, job.total, job.result) == ("quantise", COUNT, COUNT, "")
+    assert job.said == "fp32: 20 images are left to compare on, at least 32 are needed"

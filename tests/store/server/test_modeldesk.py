@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import xxhash
 from onnx import helper
 
 from graphs import change, make_model, make_tensors, new_head, trunk_file, trunk_nodes
+from headwater import transforms as T
 from headwater.engine.budget import Busy
 from headwater.errors import ModelError, ModelNotFound, ModelRefused, WrongUse
 from headwater.models.delta import MAGIC, encode
@@ -225,6 +226,16 @@ class TestLooking:
         assert facts.graphs == list(NEW.graphs.values())
         assert ModelVersion.from_json(found.manifest).digest == NEW.digest
 
+    def test_what_is_damaged_is_passed_over(self, store: Store) -> None:
+        fill(store.state.registry)
+        store.state.registry.switch("stable", OLD.digest)
+        for kind, name in (("versions", f"{NEW.digest}.json"), ("current", NAME)):
+            path = store.state.models / kind / name
+            path.write_bytes(path.read_bytes()[:-1])
+        found = store.inventory()
+        assert [facts.digest for facts in found.versions] == [OLD.digest]
+        assert found.current == {"stable": [OLD.digest]}
+
     def test_an_unknown_version_is_named_without_a_path(self, store: Store, tmp_path: Path) -> None:
         for reference in ("birds", "f" * 32, "ffffffff"):
             with pytest.raises(ModelNotFound) as caught:
@@ -272,6 +283,29 @@ class TestSwitching:
         assert store.counted("headwater_model_switches_total") == 1
         with pytest.raises(ModelError, match="in force before"):
             store.ask("model_rollback", ModelRollback(NAME, OLD.digest), InForce)
+
+    def test_what_was_gone_back_from_labels_no_further(self, store: Store) -> None:
+        withdrawn: list[str] = []
+
+        def withdraw(version: str) -> list[str]:
+            withdrawn.append(version)
+            return [f"job of {version[:6]}"]
+
+        desk = ModelDesk(store.state, store.ledger, most_bytes=1 << 20, withdraw=withdraw)
+        told = replace(store, desk=desk)
+        ended = [f"job of {NEW.digest[:6]}"]
+        for _ in range(2):  # the first answer may have been lost, or the store killed before it ended the job
+            back = told.ask("model_rollback", ModelRollback(NAME, NEW.digest), InForce)
+            assert back == InForce(NAME, OLD.digest, [], ended)
+        assert told.ask("model_switch", ModelSwitch(NAME, NEW.digest), InForce).stopped == []
+        late = told.ask("model_rollback", ModelRollback(NAME, OLD.digest), InForce)
+        assert (late.current, late.stopped) == (NEW.digest, []), "it has a newer one since"
+        assert told.ask("model_switch", ModelSwitch(NAME, OLD.digest), InForce).stopped == ended
+        assert withdrawn == [NEW.digest] * 3
+        told.ask("model_switch", ModelSwitch("stable", NEW.digest), InForce)
+        told.ask("model_switch", ModelSwitch(NAME, NEW.digest), InForce)
+        back = told.ask("model_rollback", ModelRollback(NAME, NEW.digest), InForce)
+        assert (back.current, back.stopped) == (OLD.digest, []), "it is in force under another name"
 
     def test_back_under_a_name_that_is_not_in_force_does_nothing(self, store: Store) -> None:
         found = store.ask("model_rollback", ModelRollback("cats", NEW.digest), InForce)
@@ -370,6 +404,16 @@ def other_features() -> Part:
     return shipped(make_model(), features=5)
 
 
+def steps_of_another_size() -> Part:
+    steps = T.Compose([T.CenterCrop(9), T.Normalize(0.45, 0.25)]).spec()
+    good = make_model()
+    return shipped(Model(good.trunk, None, good.tensors, good.classes, tuple(steps)))
+
+
+def not_a_number() -> Part:
+    return shipped(change(make_model(), head_bias=np.full(3, np.nan, np.float32)))
+
+
 def missing_graph() -> Part:
     good = shipped(make_model())
     return Part(good.version, None, good.delta, {})
@@ -388,6 +432,8 @@ HOSTILE: dict[str, tuple[Callable[[], Part], str]] = {
     "more tensors than the store takes": (bomb, "tensors of 1,07.* bytes; this store takes 1,048,576"),
     "a step that is not known": (unknown_step, "the steps before the model cannot be run here"),
     "other features than the trunk gives": (other_features, "says 5 features, the trunk gives 4"),
+    "steps that end in another size": (steps_of_another_size, "does not run on images of 9x9 pixels"),
+    "weights that give no numbers": (not_a_number, "does not run .* not finite"),
 }
 
 

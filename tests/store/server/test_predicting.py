@@ -28,7 +28,7 @@ from headwater.store.labels import open_labels
 from headwater.store.labels.rows import Source
 from headwater.store.local import LocalStore
 from headwater.store.server.batching import Overloaded
-from headwater.store.server.keeping import Keeper
+from headwater.store.server.keeping import InboxFull, Keeper
 from headwater.store.server.predicting import Predictor, Question
 from headwater.store.wire.messages import Prediction
 from headwater.tune.predict import predict_here
@@ -304,6 +304,23 @@ def test_labels_that_cannot_be_written_are_told_and_a_retry_is_whole(
         found = ask(predictor, images[38], KEEP)
         assert len(shop.state.labels.get("photos-inbox", [found.id])) == 1
     keeper.close()
+
+
+def test_a_full_inbox_takes_no_more_and_predictions_go_on(
+    shop: Workshop, images: list[bytes], truth: list[Prediction]
+) -> None:
+    with closing(Keeper(shop.state, ["photos"])) as keeper:
+        keeper.check("photos")
+        held = keeper._boxes["photos"].inbox.nbytes
+    for room in (0, 100):  # none at all, and less than an image has
+        with (
+            closing(Keeper(shop.state, ["photos"], most_bytes=held + room)) as keeper,
+            Predictor(shop.state, shop.desk, shop.studios, keeper, bound_seconds=60.0) as predictor,
+        ):
+            with pytest.raises(InboxFull, match="raise inbox_bytes"):
+                ask(predictor, make_photo(np.random.default_rng(99), 24, 32), KEEP)
+            assert keeper._boxes["photos"].inbox.nbytes == held
+            assert ask(predictor, images[0]).label == truth[0].label
 
 
 def test_the_database_of_a_store_is_the_one_that_everybody_reads(shop: Workshop) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from headwater import transforms
 from headwater.cli.exhibition import Exhibit
@@ -21,7 +22,9 @@ from headwater.report.loader import TrainingRun, loader_chapter
 from headwater.report.pictures import contact_sheet, to_pixels
 from headwater.store import Dataset, open
 
-_PIXELS = 64
+PIXELS = 64
+"""Height and width of what the demo's network takes."""
+
 _BATCH = 64
 _SHOWN = 24
 _MEAN, _STD = (0.45, 0.45, 0.45), (0.25, 0.25, 0.25)
@@ -32,13 +35,16 @@ In the middle of an epoch the loader's state was saved, and a second loader, wit
 went on from it. Its batches were compared with those of the run that was not interrupted, byte for byte."""
 
 
-def show_loader(photos: Path, *, epochs: int, seed: int) -> Exhibit:
-    """Train on the photos through the loader; raises `HeadwaterError` if resuming gave other bytes."""
+def show_loader(photos: Path, *, epochs: int, seed: int) -> tuple[Exhibit, nn.Module]:
+    """Train on the photos through the loader; the chapter, and the network.
+
+    Raises `HeadwaterError` if resuming gave other bytes.
+    """
     torch.manual_seed(seed)
     data = open(photos)
     training, held_back = data.split(0.8, 0.2, seed=seed)
     loader = _training_loader(training, seed)
-    validation = DataLoader(held_back, _plain(), batch_size=_BATCH, progress=False)
+    validation = DataLoader(held_back, plain_steps(), batch_size=_BATCH, progress=False)
     network = small_network(len(data.classes))
     trainer = Trainer(network, epochs * len(loader))
     proof = ResumeProof(at=max(1, len(loader) // 2))
@@ -60,10 +66,11 @@ def show_loader(photos: Path, *, epochs: int, seed: int) -> Exhibit:
     )
     facts = _facts(data, network, f"{differing} of {compared:,} bytes")
     sheets = (_batch_sheet(training, proof.batches[0]), _hardest_sheet(training, loader.signals.loss))
-    return Exhibit(
+    exhibit = Exhibit(
         (loader_chapter(run, text=_TEXT, facts=facts, sheets=sheets),),
         _figures(run, differing=differing, compared=compared),
     )
+    return exhibit, network
 
 
 def _train_epoch(trainer: Trainer, loader: DataLoader, proof: ResumeProof | None) -> None:
@@ -80,7 +87,7 @@ def training_steps() -> Pipeline:
     """What the demo's photos go through before the network sees them."""
     return transforms.Compose(
         [
-            transforms.RandomResizedCrop(_PIXELS, scale=(0.6, 1.0)),
+            transforms.RandomResizedCrop(PIXELS, scale=(0.6, 1.0)),
             transforms.RandomHorizontalFlip(),
             transforms.ToDtype("float32", scale=True),
             transforms.Normalize(_MEAN, _STD),
@@ -88,17 +95,18 @@ def training_steps() -> Pipeline:
     )
 
 
-def _plain() -> Pipeline:
+def plain_steps() -> Pipeline:
+    """What the network expects of a photo that it is to tell: the same without chance."""
     return transforms.Compose(
         [
-            transforms.Resize((_PIXELS, _PIXELS)),
+            transforms.Resize((PIXELS, PIXELS)),
             transforms.ToDtype("float32", scale=True),
             transforms.Normalize(_MEAN, _STD),
         ]
     )
 
 
-def _facts(data: Dataset, network: torch.nn.Module, differing: str) -> dict[str, str]:
+def _facts(data: Dataset, network: nn.Module, differing: str) -> dict[str, str]:
     return {
         "photos": f"{len(data):,} in {len(data.classes)} classes, {data.sizes.mean() / 1e3:.0f} kB each",
         "parameters of the network": f"{sum(weight.numel() for weight in network.parameters()):,}",
@@ -125,7 +133,7 @@ def _hardest_sheet(data: Dataset, losses: NDArray[np.float32]) -> Sheet:
     """The samples with the highest last loss, whole; losses stand by position in the index."""
     positions = np.argsort(-np.nan_to_num(losses, nan=-1.0), kind="stable")[:_SHOWN]
     chosen = data.select(data.index.ids[positions])
-    batch = next(iter(DataLoader(chosen, _plain(), batch_size=_SHOWN, num_workers=0, progress=False)))
+    batch = next(iter(DataLoader(chosen, plain_steps(), batch_size=_SHOWN, num_workers=0, progress=False)))
     captions = [
         f"{data.classes[label]}, {loss:.2f}"
         for label, loss in zip(batch.targets.tolist(), losses[positions], strict=True)

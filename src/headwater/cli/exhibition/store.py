@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ import torch
 from headwater.cli.child_store import ChildStore
 from headwater.cli.exhibition import Exhibit
 from headwater.cli.exhibition.loader import training_steps
+from headwater.cli.exhibition.tokens import write_token
 from headwater.cli.printing import say
 from headwater.cli.proxy import Proxy, Shape
 from headwater.cli.training import Trainer, differing_bytes, small_network
@@ -51,8 +50,8 @@ def show_store(photos: Path, folder: Path, *, seed: int) -> Exhibit:
     """
     say("starting a store")
     folder.mkdir(exist_ok=True)
-    token, file = secrets.token_urlsafe(24), folder / "tokens.toml"
-    _write_private(file, f'[[token]]\nname = "demo"\nsecret = "{token}"\nscopes = ["read"]\n')
+    file = folder / "tokens.toml"
+    token = write_token(file, "read")
     flags: list[str | Path] = ["--token-file", file, "--audit-log", folder / "audit.jsonl"]
     words = [f"{_NAME}={photos.resolve()}"]
     with (
@@ -198,11 +197,3 @@ def _check(passage: Passage) -> None:
             "of the local files"
         )
     say(f"{passage.name}: {passage.link_bytes / 1e6:,.1f} MB over the link in {passage.seconds:.1f} s")
-
-
-def _write_private(path: Path, text: str) -> None:
-    """A file that nobody else may read, from its first byte on."""
-    path.unlink(missing_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)

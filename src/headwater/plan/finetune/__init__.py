@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater.plan.finetune.choice import make_plan
 from headwater.plan.finetune.convergence import Convergence
-from headwater.plan.finetune.cut import Cut, cuts_of
+from headwater.plan.finetune.cut import Cut
 from headwater.plan.finetune.plan import FinetunePlan, Option
 from headwater.plan.finetune.stages import Rates, Stages, Work
 
@@ -16,6 +16,5 @@ __all__ = [
     "Rates",
     "Stages",
     "Work",
-    "cuts_of",
     "make_plan",
 ]

@@ -27,7 +27,10 @@ USUAL_RUNS = 3
 
 @dataclass(frozen=True)
 class Convergence:
-    """What a run has to satisfy: `weights` of the head, `rate` of its descent."""
+    """What a run has to satisfy, for a head of so many `weights`.
+
+    The rest are constants of the rule: `rate` is not the recipe's, which an optimiser of one's own lacks.
+    """
 
     weights: int
     rate: float = 0.1

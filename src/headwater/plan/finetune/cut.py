@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from headwater.errors import WrongUse
 
@@ -13,19 +11,6 @@ IMAGES = "images"
 """The cut before the first layer: files cross, and all layers run at the tuner."""
 FEATURES = "features"
 """The cut after the last frozen layer: stores run all of them."""
-
-
-class Point(Protocol):
-    """A cut point of a model, as `headwater.models.split` lists them."""
-
-    @property
-    def at(self) -> str | None: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def frozen_seconds(self) -> float: ...
-    @property
-    def head_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -46,26 +31,3 @@ class Cut:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise WrongUse(f"{name} of cut {self.name!r} is {value}; it must be a number of at least 0")
-
-
-def cuts_of(points: Iterable[Point], *, image_bytes: float, decode_seconds: float = 0.0) -> tuple[Cut, ...]:
-    """The cut before the first layer, and one for each point, in order.
-
-    Layers between a point and the last one stay frozen and run at the tuner; what is behind the last point is
-    trained, wherever the cut is. `decode_seconds` are spent where the first layer runs.
-    """
-    listed = list(points)
-    if not listed:
-        raise WrongUse("the model has no cut points, so there is nothing to choose from")
-    least = min(point.head_seconds for point in listed)
-    whole = listed[0].frozen_seconds + listed[0].head_seconds - least
-    inner = [
-        Cut(
-            point.at or FEATURES,
-            decode_seconds + point.frozen_seconds,
-            point.bytes,
-            point.head_seconds - least,
-        )
-        for point in listed
-    ]
-    return (Cut(IMAGES, 0.0, image_bytes, decode_seconds + whole), *inner)

@@ -46,23 +46,24 @@ class FinetunePlan:
 
     def __str__(self) -> str:
         """What is expected, in words and numbers."""
-        times = ", ".join(f"{name} {_seconds(value)}" for name, value in self.stages.times.items())
+        times = ", ".join(f"{name} {format_seconds(value)}" for name, value in self.stages.times.items())
         lines = [
             f"cut at {self.cut.name}: {_count(self.stores, 'store')}, {_count(self.runs, 'run')}; "
             f"{self.reason}",
-            f"expected: {_seconds(self.seconds)} in all ({times}; the {self.stages.bottleneck} "
+            f"expected: {format_seconds(self.seconds)} in all ({times}; the {self.stages.bottleneck} "
             f"{'are' if self.stages.bottleneck == 'stores' else 'is'} the slowest), "
             f"{_bytes(self.bytes)} over the link",
         ]
         if self.runs > 1:
             lines.append(
-                f"in one run it would be {_seconds(self.seconds_without_runs)}; with {self.runs}, a run "
-                f"begins within {self.drift:.2g} of the loss of the one before it"
+                f"in one run it would be {format_seconds(self.seconds_without_runs)}; with {self.runs}, "
+                f"a run begins within {self.drift:.2g} of the loss of the one before it"
             )
         return "\n".join(lines)
 
 
-def _seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
+    """In the unit that a person would choose."""
     if value < 600:
         return f"{value:.3g} s"
     return f"{value / 60:,.0f} min" if value < 36_000 else f"{value / 3600:,.1f} h"

@@ -34,10 +34,12 @@ class JobClient:
         model: str,
         opinions: bool = False,
         over_imports: bool = False,
+        bound: float = 0.0,
+        hold: bool = False,
     ) -> JobFacts:
-        """Begin a job, or find the unfinished one that does the same."""
+        """Begin a job, or find the unfinished one that does the same; what it takes is in `JobStart`."""
         key = uuid.uuid4().hex
-        wish = JobStart(kind, dataset, model, key, opinions=opinions, over_imports=over_imports)
+        wish = JobStart(kind, dataset, model, key, opinions, over_imports, bound, hold)
         return self._act("job_start", wish, JobFacts)
 
     def look(self, ids: Sequence[str] = ()) -> list[JobFacts]:

@@ -15,8 +15,9 @@ NONE = -1
 class Draft:
     """Columns for the samples at these positions, which ascend.
 
-    `before` is what a model said of a sample, as a class number of the dataset; `chosen` is what this one
-    says, as a place in its own list of classes; `NONE` where there is nothing.
+    `before` is what a model said of a sample, as a class number of the dataset, and `times` when it did, in
+    milliseconds since 1970; `chosen` is what this one says, as a place in its own list of classes; `NONE`
+    where there is nothing.
     """
 
     def __init__(self, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
@@ -24,7 +25,7 @@ class Draft:
         count = len(positions)
         self.state = np.full(count, OPEN, np.uint8)
         self.before, self.chosen = np.full((2, count), NONE, np.int32)
-        self.models = np.zeros(count, np.int64)
+        self.models, self.times = np.zeros((2, count), np.int64)
         self.scores, self.margins = np.full((2, count), np.nan, np.float32)
         self._failures: dict[int, Failing] = {}
 

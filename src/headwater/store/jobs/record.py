@@ -18,6 +18,8 @@ WAITING, RUNNING, DONE, FAILED, STOPPED = STATES = ("waiting", "running", "done"
 UNFINISHED = (WAITING, RUNNING)
 RELABEL = "relabel"
 """The kind of job that `store.jobs.relabel` does."""
+QUANTISE = "quantise"
+"""The kind of job that `store.jobs.quantise` does."""
 MOST_FAILURES = 100
 """Samples that a record names; all are counted."""
 _FINISHED_KEPT = 100
@@ -46,7 +48,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     """One job. `version` is the dataset's, `model` a digest; positions before `cursor` are settled.
 
     `counts` add up to the samples that were looked at and needed something. `error` says why it failed, or
-    what keeps it waiting.
+    what keeps it waiting. Of a job that makes a version, `bound` is what that must reach, `result` its
+    digest, empty where it did not, `said` why, and `figures` what was measured.
     """
 
     id: str
@@ -57,6 +60,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     by: str
     begun: str
     options: dict[str, bool] = {}
+    bound: float = 0.0
     state: str = WAITING
     error: str = ""
     ended: str = ""
@@ -65,6 +69,9 @@ class JobRecord(msgspec.Struct, frozen=True):
     counts: dict[str, int] = {}
     failures: tuple[Failing, ...] = ()
     pending: Pending | None = None
+    result: str = ""
+    said: str = ""
+    figures: dict[str, float] = {}
 
     @property
     def unfinished(self) -> bool:
@@ -77,8 +84,9 @@ class JobRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, counts=counts, failures=named)
 
 
-def to_facts(record: JobRecord) -> JobFacts:
-    """What is told of a job."""
+def to_facts(record: JobRecord, *, failures: bool = True) -> JobFacts:
+    """What is told of a job; `failures` are told once it is over, because who waits looks again and again."""
+    named = record.failures if failures and not record.unfinished else ()
     return JobFacts(
         id=record.id,
         kind=record.kind,
@@ -92,8 +100,17 @@ def to_facts(record: JobRecord) -> JobFacts:
         done=record.cursor,
         total=record.total,
         counts=dict(record.counts),
-        failures=[FailedSample(one.id, one.key, one.reason) for one in record.failures],
+        failures=[FailedSample(one.id, one.key, one.reason) for one in named],
+        result=record.result,
+        said=record.said,
+        figures=dict(record.figures),
     )
+
+
+def models_in_use(folder: Path) -> set[str]:
+    """Digests of the models that unfinished jobs need, whose records lie in a folder, if that is there."""
+    found = [record for path in folder.glob(f"*{_SUFFIX}") if (record := _read(path))]
+    return {record.model for record in found if record.unfinished}
 
 
 def now() -> str:

@@ -8,7 +8,6 @@ written, so that a process that is killed at any moment neither loses a row nor 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -120,7 +119,8 @@ class _Relabel:
         opinions = len(self._sources) > 1
         self._verdicts.recall(draft, opinions=opinions)
         if self._features is not None:
-            self._verdicts.skip(draft, self._features.norms(draft.ids))
+            # What came after a label was written may have been made of another file than the label was.
+            self._verdicts.skip(draft, self._features.norms(draft.ids, draft.times))
             (open_,) = np.nonzero(draft.open)
             places, features = self._features.get(draft.ids[open_])
             self._verdicts.decide(draft, open_[places], features)
@@ -187,7 +187,7 @@ class _Relabel:
         cursor: int,
         failures: tuple[Failing, ...] = (),
     ) -> None:
-        pending = Pending(key, _chunk_number(rows), cursor, counts, failures)
+        pending = Pending(key, rows.chunk, cursor, counts, failures)
         protected = 0
         if len(rows):
             self._running.save(pending=pending)
@@ -214,9 +214,3 @@ def _sources(options: dict[str, bool]) -> tuple[Source, ...]:
     if options.get("opinions"):
         return (Source.MODEL, Source.IMPORT, Source.HUMAN)
     return (Source.MODEL, Source.IMPORT) if options.get("over_imports") else (Source.MODEL,)
-
-
-def _chunk_number(rows: LabelRows) -> int:
-    """By the samples themselves: other samples are another chunk, whatever went before."""
-    digest = hashlib.blake2b(np.ascontiguousarray(rows.samples, "<i8").data, digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

@@ -95,6 +95,11 @@ class Jobs:
         with self._changed:
             return [self._shown(record) for record in self._records.values()]
 
+    @property
+    def unfinished(self) -> int:
+        """Jobs that wait or run, told at once, also while a record is being written."""
+        return sum(record.unfinished for record in tuple(self._records.values()))
+
     def stop(self, id: str) -> JobRecord:
         """End a job where it is; what it has done stays. Raises `WrongUse` for an id that is none."""
         with self._changed:
@@ -121,10 +126,11 @@ class Jobs:
 
     def _keep(self, record: JobRecord) -> None:
         """On disk; what was stopped is said to be so at once, though its thread may not know it yet."""
-        if record.id in self._stopped and record.unfinished:
-            record = msgspec.structs.replace(record, state=STOPPED, ended=now(), error="")
-        self._folder.save(record)
-        self._records[record.id] = record
+        with self._changed:  # or what the job saves would be written over what `stop` has acknowledged
+            if record.id in self._stopped and record.unfinished:
+                record = msgspec.structs.replace(record, state=STOPPED, ended=now(), error="")
+            self._folder.save(record)
+            self._records[record.id] = record
 
     def _work(self) -> None:
         while (record := self._next()) is not None:
@@ -166,7 +172,9 @@ class Jobs:
             log.error("job %s failed", running.record.id, exc_info=error)
             running.save(state=FAILED, ended=now(), error=_told(error))
             return
-        if not running.over():
+        if running.over():
+            running.save()  # how far it came, if it was stopped
+        else:
             running.save(state=DONE, ended=now(), error="")
 
     def _rest(self, running: Running) -> None:
@@ -177,7 +185,7 @@ class Jobs:
 
 
 def _aim(record: JobRecord) -> tuple[object, ...]:
-    return record.kind, record.dataset, record.version, record.model, record.options
+    return record.kind, record.dataset, record.version, record.model, record.options, record.bound
 
 
 def _told(error: Exception) -> str:

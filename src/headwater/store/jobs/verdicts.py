@@ -54,12 +54,14 @@ class Verdicts:
         order = np.argsort(draft.ids)
         places = order[np.searchsorted(draft.ids[order], rows.samples)]
         draft.before[places], draft.models[places] = rows.labels, rows.models
+        draft.times[places] = rows.times
         draft.scores[places], draft.margins[places] = rows.scores, rows.margins
 
     def skip(self, draft: Draft, norms: NDArray[np.float32]) -> None:
         """Keep the labels that the change of the head cannot have changed.
 
-        Their scores and margins become lower bounds that hold for this version.
+        `norms` are those of the features that the labels were made of, NaN where that is not known. Scores
+        and margins become lower bounds that hold for this version.
         """
         for number in np.unique(draft.models[draft.open]).tolist():
             movement = self._movement(number)

@@ -15,7 +15,13 @@ from headwater.store.labels.rows import LabelRows, Source
 if TYPE_CHECKING:
     from headwater.store.labels.database import LabelDatabase
 
-__all__ = ["LabelRows", "Source", "default_place", "open_labels"]
+__all__ = ["AT_A_STORE", "LabelRows", "Source", "default_place", "open_labels"]
+
+AT_A_STORE = (
+    "a store does not send its labels: name the file STATE/labels.db on its machine, or start it with "
+    "`--labels URL` of a PostgreSQL database and name that"
+)
+"""For who looks for the labels of a store from elsewhere."""
 
 
 def default_place() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from headwater.errors import LabelError, MissingExtra, WrongUse
+from headwater.store.labels import AT_A_STORE
 
 _DRIVERS = {
     "sqlite": "sqlite",
@@ -20,6 +21,7 @@ _DRIVERS = {
 }
 _FORMS = "name a file, sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
 _CACHE_KIB = 64 << 10
+_STAGE_KIB = 16 << 10
 _LOG_BYTES = 64 << 20
 _CONNECT_SECONDS = 10
 _RETRY_SECONDS = 0.02
@@ -36,6 +38,8 @@ def parse(address: str | os.PathLike[str]) -> sa.URL:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
         raise WrongUse(f"the address of the label database cannot be read; {_FORMS}") from None
+    if url.drivername.startswith("grpc"):
+        raise WrongUse(f"{url.drivername}:// is the address of a store, not of labels; {AT_A_STORE}")
     if url.drivername not in _DRIVERS:
         raise WrongUse(f"no label database is kept in {url.drivername!r}; {_FORMS}")
     if url.drivername.startswith("sqlite") and not _names_a_file(url):
@@ -97,7 +101,9 @@ def _sqlite(url: sa.URL, wait_seconds: float) -> sa.Engine:
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         # What a large write leaves in the log is cut off again, also while the process goes on.
         connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
-        connection.execute("PRAGMA temp_store=MEMORY")
+        # To compare two versions all rows are sorted: what does not fit goes to a file. What is staged fits.
+        connection.execute("PRAGMA temp_store=FILE")
+        connection.execute(f"PRAGMA temp.cache_size=-{_STAGE_KIB}")
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:

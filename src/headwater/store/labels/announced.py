@@ -51,6 +51,29 @@ def announce(
     return known(connection, models.c.digest == digest)[0]
 
 
+def announce_all(
+    connection: sa.Connection, versions: Iterable[Announced], *, author: str, now: int
+) -> list[Announced]:
+    """Tell the database of another one's versions, oldest first.
+
+    Raises `LabelRefused` where they have another order here: an older version would replace a newer one's
+    labels.
+    """
+    found: list[Announced] = []
+    for version in versions:
+        here = announce(
+            connection, version.digest, name=version.name, parent=version.parent, author=author, now=now
+        )
+        if found and here.number < found[-1].number:
+            raise LabelRefused(
+                f"version {version.name} {version.digest[:12]} was announced here before "
+                f"{found[-1].name} {found[-1].digest[:12]}, and there after it; import into a database that "
+                "knows none of them"
+            )
+        found.append(here)
+    return found
+
+
 def known(connection: sa.Connection, condition: sa.ColumnElement[bool] | None = None) -> list[Announced]:
     """All versions, or those for which this holds, oldest first."""
     columns = (models.c.announced, models.c.digest, models.c.name, models.c.parent)

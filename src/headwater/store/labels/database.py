@@ -31,7 +31,7 @@ from headwater.store.labels.exchange.sheet import Naming, Sheet, to_label_rows
 from headwater.store.labels.queries import ALL, LabelQuery
 from headwater.store.labels.reviewing import QUEUES, Asked, Review, VersionDiff
 from headwater.store.labels.revisions import Deed, Revision, Written
-from headwater.store.labels.rows import LabelRows, Source
+from headwater.store.labels.rows import LabelRows, Source, check_samples
 from headwater.store.labels.schema import IN_FORCE, OPINION
 from headwater.store.labels.schema import revisions as log
 from headwater.store.labels.writing import Change
@@ -68,6 +68,14 @@ class LabelDatabase:
             return announced.announce(
                 connection, digest, name=name, parent=parent, author=author, now=self._now()
             )
+
+    def announce_all(self, versions: Iterable[Announced], *, author: str = "") -> list[Announced]:
+        """Tell the database of all versions of another one, as its `models` gives them, in their order.
+
+        Raises `LabelRefused`, and announces none, where their order here is another one.
+        """
+        with self._writing() as connection:
+            return announced.announce_all(connection, versions, author=author, now=self._now())
 
     def model(self, version: str) -> Announced:
         """By digest, its first 8 or more digits, or name; raises `LabelRefused` for an unknown one."""
@@ -131,14 +139,21 @@ class LabelDatabase:
         `labels` are places in `class_names`. Doing it again changes only what differs.
         """
         samples, places = np.asarray(ids, np.int64), np.asarray(labels, np.int64)
-        known = places >= 0
-        if known.any() and int(places.max()) >= len(class_names):
+        (known,) = np.nonzero(places >= 0)
+        if len(known) and int(places.max()) >= len(class_names):
             raise WrongUse(f"label {places.max()} is no place in a list of {len(class_names)} classes")
+        order = known[np.argsort(samples[known])]
+        check_samples(samples[order])
         with self._writing() as connection:
             change = self._begin(connection, dataset, Deed("enrol", author=author))
             numbers = classes.adopt(connection, change.dataset, class_names, revision=change.revision)
-            rows = LabelRows.of(samples[known], numbers[places[known]], source=Source.IMPORT)
-            return self._write(connection, change, rows)
+            wrote = kept = 0
+            for start in range(0, len(order), writing.ROWS_AT_ONCE):  # never all columns of all rows
+                some = order[start : start + writing.ROWS_AT_ONCE]
+                rows = LabelRows.of(samples[some], numbers[places[some]], source=Source.IMPORT)
+                written = self._write(connection, change, rows)
+                wrote, kept = wrote + written.wrote, kept + written.kept
+            return Written(change.revision, wrote, kept)
 
     def undo(self, dataset: str, revision: int | None = None, *, author: str = "") -> Written:
         """Take back a revision, the last that is in force unless it is named; an undo can be undone too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -83,12 +84,7 @@ class LabelRows:
         return rows
 
     def _check(self) -> None:
-        ordered = np.sort(self.samples)
-        twins = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(twins):
-            raise WrongUse(f"sample {twins[0]} occurs twice; a write holds each sample once")
-        if len(ordered) and ordered[0] < 0:
-            raise WrongUse(f"sample id {ordered[0]} is negative; ids have 63 bits")
+        check_samples(np.sort(self.samples))
         if len(self) and int(self.labels.min()) < 0:
             raise WrongUse("a label is negative; leave samples without a label out")
 
@@ -106,6 +102,12 @@ class LabelRows:
         """All columns in the order of the fields."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
+    @property
+    def chunk(self) -> int:
+        """A number for a write under a key, by its samples: others are another, whatever went before."""
+        samples = np.ascontiguousarray(self.samples, "<i8").data
+        return int.from_bytes(hashlib.blake2b(samples, digest_size=8).digest(), "little") >> 1
+
     def parts(self, size: int) -> Iterator[LabelRows]:
         """The rows in order of sample ids, `size` at a time: neighbours lie side by side in a database."""
         ordered = self.take(np.argsort(self.samples))
@@ -118,6 +120,15 @@ class LabelRows:
         columns = zip(*rows, strict=True) if rows else [()] * len(_DTYPES)
         pairs = zip(columns, _DTYPES.values(), strict=True)
         return cls(*(np.array(column, dtype) for column, dtype in pairs))
+
+
+def check_samples(ordered: Ints) -> None:
+    """Raises `WrongUse` for an id that occurs twice or is none; they are in order."""
+    twins = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twins):
+        raise WrongUse(f"sample {twins[0]} occurs twice; a write holds each sample once")
+    if len(ordered) and ordered[0] < 0:
+        raise WrongUse(f"sample id {ordered[0]} is negative; ids have 63 bits")
 
 
 def _column(name: str, values: ArrayLike, dtype: Any, length: int) -> NDArray[Any]:

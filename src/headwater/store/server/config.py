@@ -41,7 +41,7 @@ _SECRET = re.compile(r"(?i)secret|token|password|passphrase|key|credential")
 _PASSWORD = re.compile(r"(?i)^[^/]*://[^/]*:[^/]*@|[?&][^=]*pass[^=]*=")
 _PLACE = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _PATHS = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "audit_log", "state", "labels")
-_SIZES = ("memory", "request_bytes", "model_bytes", "feature_bytes", "image_bytes")
+_SIZES = ("memory", "request_bytes", "model_bytes", "feature_bytes", "image_bytes", "inbox_bytes")
 _BUDGET = ("cores", "memory", "requests", "request_bytes", "request_samples")
 _FOLLOWS = {"cores": "from the machine", "requests": "from cores", "request_bytes": "from memory"}
 
@@ -64,10 +64,10 @@ class ServeConfig:
 
     `listen` and `http` are HOST:PORT, port 0 takes any free one; no `http` means no HTTP at all. Where
     `cores`, `requests` or `request_bytes` is None it follows from the machine and the other numbers.
-    `memory`, `request_bytes`, `model_bytes`, `feature_bytes` and `image_bytes` are bytes. `limits` are the
-    caps on one image. `state` is the folder of what the store keeps; without it the store serves data and
-    nothing else. `labels` is the URL of a label database elsewhere. `predict_milliseconds` is how long a
-    prediction may take once its image is here.
+    `memory`, `request_bytes`, `model_bytes`, `feature_bytes`, `image_bytes` and `inbox_bytes` are bytes.
+    `limits` are the caps on one image. `state` is the folder of what the store keeps; without it the store
+    serves data and nothing else. `labels` is the URL of a label database elsewhere. `predict_milliseconds` is
+    how long a prediction may take once its image is here.
     """
 
     listen: str = "127.0.0.1:7077"
@@ -90,6 +90,7 @@ class ServeConfig:
     model_bytes: int = 1 << 30
     feature_bytes: int = 1 << 30
     image_bytes: int = 0
+    inbox_bytes: int = 1 << 34
     predict_milliseconds: float = 250.0
     limits: Limits = field(default_factory=Limits)
     datasets: dict[str, DatasetConfig] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class ServeConfig:
             raise WrongUse(f"send_seconds is {self.send_seconds}; give the seconds that a reply may take")
         if not (isfinite(self.predict_milliseconds) and self.predict_milliseconds > 0):
             raise WrongUse(f"predict_milliseconds is {self.predict_milliseconds}; give a number above 0")
-        for name in ("model_bytes", "feature_bytes", "image_bytes"):
+        for name in ("model_bytes", "feature_bytes", "image_bytes", "inbox_bytes"):
             if getattr(self, name) < 0:
                 raise WrongUse(f"{name} is {getattr(self, name)}; give bytes, 0 for none at all")
         _check_labels(self.labels, kept=self.state is not None)

@@ -87,7 +87,7 @@ class Daemon:
         self._ending = ExitStack()
         self._state: State | None = None
         self._carried: dict[str, int] = {}
-        self._inboxes: list[LocalStore] = []
+        self._inboxes: dict[str, LocalStore] = {}
 
     def __enter__(self) -> Daemon:
         with ExitStack() as stack:
@@ -125,7 +125,9 @@ class Daemon:
         if config.state is not None:
             self._state = stack.enter_context(State(config.state, labels=config.labels))
         self._stores = stores = _open_all(config.datasets, stack)
-        self._keeper = keeper = Keeper(self._state, list(config.datasets), self._publish)
+        self._keeper = keeper = Keeper(
+            self._state, list(config.datasets), self._publish, most_bytes=config.inbox_bytes
+        )
         stack.callback(self._close_inboxes)
         self._add_inboxes()
         self._ledger = Ledger()
@@ -138,7 +140,12 @@ class Daemon:
         cores = Cores(budget.cores)
         prefix = Prefix(self._workers, cores, self._ledger)
         desk = Desk(stores, budget, turnstile, Pacing(cores), prefix, self._ledger, config.limits)
-        models = ModelDesk(self._state, self._ledger, most_bytes=config.model_bytes)
+        models = ModelDesk(
+            self._state,
+            self._ledger,
+            most_bytes=config.model_bytes,
+            withdraw=lambda version: self._jobs.withdraw(version),
+        )
         self._studios = studios = Studios(
             self._state,
             desk,
@@ -171,20 +178,22 @@ class Daemon:
     def _add_inboxes(self) -> None:
         """Serve what was kept and sealed; raises `WrongUse` where a dataset has the name of an inbox."""
         for name, store in self._keeper.restore():
-            self._inboxes.append(store)
+            self._inboxes[name] = store
             if name in self._stores:
                 raise WrongUse(f"{name!r} is the inbox that the store keeps; serve the dataset as another")
             self._stores[name] = store
 
     def _publish(self, name: str, store: LocalStore) -> None:
-        """Whoever reads from the version before goes on with it: that is closed with the daemon."""
-        self._inboxes.append(store)
-        self._stores[name] = store
+        """Whoever reads from the version before goes on: it opens its files again, and goes when he ends."""
+        before = self._inboxes.get(name)
+        self._inboxes[name] = self._stores[name] = store
         self._talk.serve(name)
+        if before is not None:
+            before.close()
 
     def _close_inboxes(self) -> None:
         self._keeper.close()
-        for store in self._inboxes:
+        for store in self._inboxes.values():
             store.close()
 
     def _start_workers(self) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 256
+"""Twice what predictions hold (`posting`), so that they keep nobody from asking for the store's health."""
 HEADER_BYTES = 16 << 10
 CONNECTION_SECONDS = 10.0
 _CLOSE_SECONDS = 2

@@ -53,7 +53,7 @@ class Inbox:
         self._before: dict[str, str] = {}  # digest > key, in the shard before the one that grows
         self._now: dict[str, str] = {}
         self._shard: GrowingShard | None = None
-        self._full_bytes = 0
+        self._full_bytes = self._sealed_bytes = 0
         try:
             self._restore()
         except OSError as error:
@@ -64,6 +64,11 @@ class Inbox:
         """Bytes of shards that are not sealed."""
         shard = self._shard
         return self._full_bytes + (0 if shard is None else shard.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return self._sealed_bytes + self.unsealed_bytes
 
     @property
     def is_sealed(self) -> bool:
@@ -93,7 +98,7 @@ class Inbox:
                 for path in full:
                     path.rename(_named(path, _SEALED))
                 sync_folder(self.folder)
-                self._full_bytes = 0
+                self._sealed_bytes, self._full_bytes = self.nbytes, 0
             except OSError as error:
                 raise _broken(error) from error
         return len(full)
@@ -137,9 +142,9 @@ class Inbox:
     def _restore(self) -> None:
         """Go on where the last process ended, whatever it was at."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        full = self._list(_FULL)
-        self._full_bytes = sum(path.stat().st_size for path in full)
-        done = sorted(self._list(_SEALED) + full)
+        sealed, full = self._list(_SEALED), self._list(_FULL)
+        self._sealed_bytes, self._full_bytes = _bytes_of(sealed), _bytes_of(full)
+        done = sorted(sealed + full)
         if done:
             self._before = _keys(done[-1], digests_in(done[-1]))
         for path in self._list(_OPEN):  # one, unless a full disk kept one from being put away
@@ -166,6 +171,10 @@ def _stem(path: Path) -> str:
 
 def _named(path: Path, ending: str) -> Path:
     return path.with_name(f"{_stem(path)}{ending}")
+
+
+def _bytes_of(paths: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)
 
 
 def _put_away(shard: GrowingShard) -> None:

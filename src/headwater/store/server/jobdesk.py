@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from headwater.engine.crew import Crew
@@ -21,11 +22,13 @@ from headwater.errors import (
     WrongUse,
 )
 from headwater.models.version import ModelVersion
-from headwater.store.jobs.record import RELABEL, JobFolder, JobRecord, now, to_facts
+from headwater.store.jobs.quantise import HOLD, Kiln, quantise
+from headwater.store.jobs.record import QUANTISE, RELABEL, JobFolder, JobRecord, now, to_facts
 from headwater.store.jobs.relabel import Workplace, relabel
 from headwater.store.jobs.runner import Jobs, Paused, Running
 from headwater.store.server.decoding import Asker
 from headwater.store.server.desk import Desk
+from headwater.store.server.engines import AT_ONCE
 from headwater.store.server.guard import Caller
 from headwater.store.server.state import State
 from headwater.store.server.studios import Studio
@@ -42,6 +45,8 @@ OpenStudio = Callable[[str, ModelVersion], Studio]
 
 _ITSELF = "the store"
 _SCOPE = "jobs"
+_FURTHER_SCOPES = {RELABEL: ("labels",), QUANTISE: ("models",)}
+"""What a kind of job takes beside that: it writes labels, or puts a model in force."""
 _PRIORITY = "relabel"
 
 
@@ -55,7 +60,7 @@ class JobDesk:
         self._state, self._desk, self._open = state, desk, open_studio
         threads = math.ceil(desk.budget.cores)
         self._crew = Crew(threads, threads + 1)
-        kinds = {RELABEL: self._relabel}
+        kinds = {RELABEL: self._relabel, QUANTISE: self._quantise}
         self._jobs = None if state is None else Jobs(JobFolder(state.subfolder("jobs")), kinds)
 
     def __enter__(self) -> JobDesk:
@@ -80,7 +85,14 @@ class JobDesk:
     @property
     def unfinished(self) -> int:
         """Jobs that wait or run."""
-        return 0 if self._jobs is None else sum(record.unfinished for record in self._jobs.list())
+        return 0 if self._jobs is None else self._jobs.unfinished
+
+    def withdraw(self, model: str) -> list[str]:
+        """End the jobs that label with a version; their ids."""
+        if self._jobs is None:
+            return []
+        using = [job for job in self._jobs.list() if job.kind == RELABEL and job.model == model]
+        return [self._jobs.stop(job.id).id for job in using if job.unfinished]
 
     @property
     def jobs(self) -> Jobs:
@@ -102,18 +114,21 @@ class JobDesk:
     def _list(self, query: JobQuery, caller: Caller) -> JobList:
         wanted = set(query.ids)
         seen = [record for record in self.jobs.list() if caller.may(_SCOPE, record.dataset)]
-        return JobList([to_facts(record) for record in seen if not wanted or record.id in wanted])
+        return JobList(
+            [to_facts(record, failures=bool(wanted)) for record in seen if not wanted or record.id in wanted]
+        )
 
     def _start(self, asked: JobStart, caller: Caller) -> JobFacts:
-        _check(caller, asked.dataset)
+        _check(caller, asked.dataset, *_FURTHER_SCOPES.get(asked.kind, ()))
         if asked.dataset not in self._desk.datasets:
             raise DatasetNotFound(f"no dataset is called {asked.dataset!r} here")
         index = self._desk.datasets[asked.dataset].index
         assert self._state is not None
         version = self._state.registry.choose(asked.model)
-        # A database that is away is waited for; one that cannot be opened at all is told of now.
-        with suppress(Unreachable):
-            _ = self._state.labels
+        if asked.kind == RELABEL:
+            # A database that is away is waited for; one that cannot be opened at all is told of now.
+            with suppress(Unreachable):
+                _ = self._state.labels
         record = JobRecord(
             id=_id_of(asked, caller),
             kind=asked.kind,
@@ -122,7 +137,8 @@ class JobDesk:
             model=version.digest,
             by=caller.name,
             begun=now(),
-            options={"opinions": asked.opinions, "over_imports": asked.over_imports},
+            options=_options(asked),
+            bound=asked.bound,
             total=len(index),
         )
         return to_facts(self.jobs.add(record))
@@ -136,12 +152,19 @@ class JobDesk:
         return JobList([to_facts(self.jobs.stop(record.id)) for record in seen])
 
     def _relabel(self, running: Running) -> None:
+        self._do(running, lambda: relabel(self._workplace(running), running))
+
+    def _quantise(self, running: Running) -> None:
+        self._do(running, lambda: quantise(self._kiln(running), running))
+
+    def _do(self, running: Running, work: Callable[[], None]) -> None:
+        """Raises `Paused` for what passes, and errors without where the store's folder lies."""
         assert self._state is not None
         record = running.record
         if record.dataset not in self._desk.datasets:
             raise DatasetNotFound(f"dataset {record.dataset!r} is no longer served here")
         try:
-            relabel(self._workplace(running), running)
+            work()
         except (WorkersFailed, Unreachable) as error:
             raise Paused(_away(error)) from error
         except LabelError as error:
@@ -165,6 +188,20 @@ class JobDesk:
             counted=self._count,
         )
 
+    def _kiln(self, running: Running) -> Kiln:
+        assert self._state is not None
+        record, registry = running.record, self._state.registry
+        asker = Asker(_ITSELF, record.id, _PRIORITY, running.over)
+        studio = self._studio(record, registry.version(record.model))
+        layers = studio.engines.borrow(studio.version, asker)
+        return Kiln(
+            dataset=record.dataset,
+            index=studio.store.index,
+            registry=registry,
+            extraction=lambda album: replace(studio.extraction(asker), extractor=album),
+            turn=lambda: studio.engines.turn(AT_ONCE * layers.seconds, asker, memory=0),
+        )
+
     def _studio(self, record: JobRecord, version: ModelVersion) -> Studio:
         """Raises `DatasetStale`: an inbox that is sealed meanwhile has another version."""
         studio = self._open(record.dataset, version)
@@ -185,9 +222,19 @@ def _away(error: HeadwaterError) -> str:
     return "the label database, or the data, does not answer; the store's log says more"
 
 
-def _check(caller: Caller, dataset: str) -> None:
+def _check(caller: Caller, dataset: str, *further: str) -> None:
+    for scope in (_SCOPE, *further):
+        if not caller.may(scope):
+            raise Refused(f"token {caller.name!r} lacks scope {scope!r}; ask for a token that has it")
     if not caller.may(_SCOPE, dataset):
         raise Refused(f"token {caller.name!r} is not good for dataset {dataset[:64]!r}; ask for one that is")
+
+
+def _options(asked: JobStart) -> dict[str, bool]:
+    """What a job of this kind can be told."""
+    if asked.kind == QUANTISE:
+        return {HOLD: asked.hold}
+    return {"opinions": asked.opinions, "over_imports": asked.over_imports}
 
 
 def _id_of(asked: JobStart, caller: Caller) -> str:

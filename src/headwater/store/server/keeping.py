@@ -6,7 +6,6 @@ between finds, when it is sent again, the image there, and writes the row.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import threading
@@ -42,6 +41,10 @@ Publish = Callable[[str, LocalStore], None]
 """Serve a dataset from now on, in the place of one that had its name."""
 
 
+class InboxFull(HeadwaterError):
+    """No room for more images: what is kept has as many bytes as it may."""
+
+
 @dataclass(frozen=True, eq=False)
 class Opinion:
     """What a version says of images: for each its class, as the version numbers them, score and margin."""
@@ -63,13 +66,22 @@ class _Box:
 
 
 class Keeper:
-    """The inboxes of a store. Safe to use from many threads. Without a state nothing is kept."""
+    """The inboxes of a store. Safe to use from many threads. Without a state nothing is kept.
+
+    All together have about `most_bytes`, sealed or not: a batch more where several come at once.
+    """
 
     def __init__(
-        self, state: State | None, datasets: Sequence[str], publish: Publish = lambda name, store: None
+        self,
+        state: State | None,
+        datasets: Sequence[str],
+        publish: Publish = lambda name, store: None,
+        *,
+        most_bytes: int = 1 << 62,
     ) -> None:
         """`datasets` are those that images may be sent for."""
         self._state, self._datasets, self._publish = state, frozenset(datasets), publish
+        self._most_bytes = most_bytes
         self._lock, self._sealing = threading.Lock(), threading.Lock()
         self._boxes: dict[str, _Box] = {}
         self._versions: dict[str, str] = {}  # of the inboxes that are served
@@ -84,15 +96,22 @@ class Keeper:
         """Bytes of images that wait to be sealed."""
         return sum(box.inbox.unsealed_bytes for box in list(self._boxes.values()))
 
-    def check(self, dataset: str) -> None:
-        """Raises `DatasetNotFound`, or `WrongUse`, where `keep` could keep nothing."""
+    def check(self, dataset: str, size: int = 0) -> None:
+        """Raises `DatasetNotFound`, `WrongUse` or `InboxFull` where `keep` could not keep so many bytes."""
         self._box(dataset)
+        held = sum(box.inbox.nbytes for box in list(self._boxes.values()))
+        if held + size >= self._most_bytes:
+            raise InboxFull(
+                f"the store keeps {held:,} bytes of images and may keep {self._most_bytes:,}; raise "
+                "inbox_bytes there, or move sealed shards away"
+            )
 
     def keep(self, dataset: str, arrivals: Sequence[Arrival], opinion: Opinion) -> list[Kept]:
         """Keep images of a dataset, with what a model says of them; both are on disk when this returns.
 
         Raises `HeadwaterError`; what was sent may then be sent again.
         """
+        self.check(dataset, sum(len(arrival.data) for arrival in arrivals))
         box = self._box(dataset)
         kept = box.inbox.add(arrivals)
         ids, places = np.unique([one.id for one in kept], return_index=True)
@@ -199,8 +218,7 @@ class Keeper:
     def _write_part(self, box: _Box, rows: LabelRows, version: ModelVersion) -> None:
         day = datetime.now(UTC).date().isoformat()
         key = " ".join([_AUTHOR, box.name, version.digest, day, box.turn]).strip()
-        chunk = int.from_bytes(hashlib.blake2b(rows.samples.tobytes(), digest_size=8).digest(), "big") >> 1
-        self.state.labels.write(box.name, rows, author=_AUTHOR, key=key, chunk=chunk)
+        self.state.labels.write(box.name, rows, author=_AUTHOR, key=key, chunk=rows.chunk)
 
 
 def _open(folder: Path) -> LocalStore:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+import msgspec
 import xxhash
 
 from headwater.engine.budget import Busy
 from headwater.errors import HeadwaterError, ModelError, ModelNotFound, ModelRefused
 from headwater.models.registry import Registry
+from headwater.models.trial import try_out
 from headwater.models.version import ModelVersion
 from headwater.store.server.guard import Caller
 from headwater.store.server.ledger import Ledger
@@ -46,11 +48,19 @@ _PATIENCE = 5.0  # seconds until who waits for another's model is told to ask ag
 class ModelDesk:
     """The actions on models. Safe to use from many threads; one changes something at a time.
 
-    `most_bytes` bounds what is sent of a model, and its tensors. Without a state there are no models.
+    `most_bytes` bounds what is sent of a model, and its tensors. `withdraw` is told of a version that is no
+    longer to label; it ends the jobs that do so, and gives their ids. Without a state there are no models.
     """
 
-    def __init__(self, state: State | None, ledger: Ledger, *, most_bytes: int) -> None:
-        self._state, self._ledger = state, ledger
+    def __init__(
+        self,
+        state: State | None,
+        ledger: Ledger,
+        *,
+        most_bytes: int,
+        withdraw: Callable[[str], list[str]] = lambda version: [],
+    ) -> None:
+        self._state, self._ledger, self._withdraw = state, ledger, withdraw
         self._changing = threading.Lock()
         self._uploads = None if state is None else Uploads(state.subfolder("uploads"), most_bytes=most_bytes)
 
@@ -100,7 +110,7 @@ class ModelDesk:
 
     def _list(self, query: ModelQuery, caller: Caller) -> Inventory:
         registry = self.registry
-        current = {name: list(_in_force(registry, name)) for name in registry.names()}
+        current = {name: list(_in_force(registry, name)) for name in registry.in_force()}
         manifest = registry.version(query.version).to_json() if query.version else b""
         return Inventory(current, [_facts(version) for version in registry.versions()], manifest)
 
@@ -148,7 +158,7 @@ class ModelDesk:
             elif not self._holds(take.version):
                 raise _not_offered(take.version)
             elif take.switch:
-                self._put_in_force(self.registry.version(take.version).name, take.version)
+                return self._put_in_force(self.registry.version(take.version).name, take.version)
             return self._in_force(self.registry.version(take.version).name)
 
     def _unpack(self, upload: Upload, *, switch: bool) -> None:
@@ -160,7 +170,12 @@ class ModelDesk:
             version = ModelVersion.from_json(upload.manifest)
             before = self._in_force(version.name).current
             self.registry.receive(
-                version, shipment.delta, base=upload.base, graphs=shipment.graphs, switch=switch
+                version,
+                shipment.delta,
+                base=upload.base,
+                graphs=shipment.graphs,
+                switch=switch,
+                trial=try_out,
             )
         except (ModelRefused, ModelNotFound):
             self.uploads.drop(upload)
@@ -170,20 +185,31 @@ class ModelDesk:
 
     def _switch(self, asked: ModelSwitch, caller: Caller) -> InForce:
         with self._turn():
-            self._put_in_force(asked.name, asked.version)
-            return self._in_force(asked.name)
+            return self._put_in_force(asked.name, asked.version)
 
     def _roll_back(self, asked: ModelRollback, caller: Caller) -> InForce:
         with self._turn():
-            if self._in_force(asked.name).current == asked.current:
+            done = self._in_force(asked.name).current == asked.current
+            if done:
                 self.registry.rollback(asked.name)
                 self._count_switch(asked.name, asked.current)
-            return self._in_force(asked.name)
+            found = self._in_force(asked.name)
+            # Also if that was done before, by a process that was killed then; not if a newer one came.
+            gone = done or (found.current and asked.current not in found.before)
+            return self._stopping(found, asked.current if gone else "")
 
-    def _put_in_force(self, name: str, version: str) -> None:
-        before = self._in_force(name).current
+    def _put_in_force(self, name: str, version: str) -> InForce:
+        """Who puts in force what was so before goes back from what is now."""
+        before = self._in_force(name)
         self.registry.switch(name, version)
-        self._count_switch(name, before)
+        self._count_switch(name, before.current)
+        return self._stopping(self._in_force(name), before.current if version in before.before else "")
+
+    def _stopping(self, found: InForce, withdrawn: str) -> InForce:
+        """The same, with the jobs that were ended: of a version that is in force under no name any more."""
+        if not withdrawn or withdrawn in self.registry.in_force().values():
+            return found
+        return msgspec.structs.replace(found, stopped=self._withdraw(withdrawn))
 
     def _count_switch(self, name: str, before: str) -> None:
         changed = self._in_force(name).current != before
@@ -203,10 +229,10 @@ class ModelDesk:
 
 
 def _in_force(registry: Registry, name: str) -> tuple[str, ...]:
-    """The digest in force, and those before it; an empty one where there is none."""
+    """The digest in force, and those before it; an empty one where there is none, or it is damaged."""
     try:
         return registry.resolve(name), *registry.history(name)
-    except ModelNotFound:
+    except (ModelNotFound, ModelRefused):
         return ("",)
 
 

@@ -31,6 +31,7 @@ from headwater.errors import (
 )
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.guard import Caller, Guard
+from headwater.store.server.keeping import InboxFull
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.predicting import Predictor, Question
 from headwater.store.server.talk import Talk
@@ -56,10 +57,14 @@ STATUS: tuple[tuple[type[HeadwaterError], int], ...] = (
     (Busy, 503),
     (Gone, 503),
     (WorkersFailed, 503),
+    (InboxFull, 507),
     (LabelError, 503),
     (ModelError, 501),
 )
 """Error > status; the first that fits. All others, and what was not foreseen, are 500."""
+MOST_AT_ONCE = 64
+"""Predictions under way, from the head of the request on; and, again so many, requests that are turned away
+and whose bodies are still coming."""
 _RETRY_SECONDS = 1.0
 _FLAGS = {"1": True, "0": False, "true": True, "false": False}
 _WORDS = ("dataset", "model", "top", "keep")
@@ -81,6 +86,7 @@ class Posting:
     ) -> None:
         self._predictor, self._guard, self._talk = predictor, guard, talk
         self._ledger, self._audit, self._datasets = ledger, audit, frozenset(datasets)
+        self._under_way, self._turning_away = _Places(MOST_AT_ONCE), _Places(MOST_AT_ONCE)
 
     async def answer(self, request: Request, caller: Caller) -> Response:
         """Whatever happens, as JSON."""
@@ -89,16 +95,21 @@ class Posting:
             question = self._read_question(request)
             self._check(caller, question)
         except HeadwaterError as error:
-            await body.discard()
-            return _complain(error)
+            return await self._turn_away(body, error)
         try:
-            found = await self._predict(body, question)
+            with self._under_way:
+                found = await self._predict(body, question)
         except Exception as error:
             self._note(caller, question, body.size, type(error).__name__)
-            await body.discard()
-            return _complain(error)
+            return await self._turn_away(body, error)
         self._note(caller, question, body.size, "ok")
         return _json(msgspec.structs.asdict(found), 200)
+
+    async def _turn_away(self, body: _Body, error: Exception) -> Response:
+        """Hear out who still sends, unless there are many: each holds a connection until he has ended."""
+        with suppress(Busy), self._turning_away:
+            await body.discard()
+        return _complain(error)
 
     async def _predict(self, body: _Body, question: Question) -> Prediction:
         stay = self._talk.begin()
@@ -147,6 +158,21 @@ class Posting:
         self._ledger.add("headwater_predictions_total", 1, made)
         action = _action(question)
         self._audit.read(caller, question.dataset, samples=1, bytes=size, outcome=outcome, action=action)
+
+
+class _Places:
+    """So many may be inside at once; entering raises `Busy` when they are. For one thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._taken = most, 0
+
+    def __enter__(self) -> None:
+        if self._taken >= self._most:
+            raise Busy(f"{self._taken} requests are under way, the most there may be; ask again")
+        self._taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._taken -= 1
 
 
 class _Body:

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headwater.errors import HeadwaterError, MissingExtra, WrongUse
+from headwater.errors import HeadwaterError, WrongUse
+from headwater.store.labels import open_labels
 
 if TYPE_CHECKING:
     from headwater.models.registry import Registry
@@ -88,11 +89,7 @@ class State:
         return Registry(self.models)
 
     def _open_labels(self) -> LabelDatabase:
-        try:
-            from headwater.store.labels.database import open_database
-        except ModuleNotFoundError as error:
-            raise MissingExtra(f"labels need {error.name}; pip install 'headwater[labels]'") from error
-        database = open_database(self._labels or self.folder / "labels.db")
+        database = open_labels(self._labels or self.folder / "labels.db")
         self._ending.callback(database.close)
         return database
 

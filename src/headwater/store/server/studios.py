@@ -29,6 +29,9 @@ log = logging.getLogger("headwater")
 
 T = TypeVar("T")
 
+MODELS_SHARE = 0.5
+"""Of a store's memory, and on top of it: what the layers that are loaded may have."""
+
 
 @dataclass(frozen=True)
 class Studio:
@@ -60,15 +63,13 @@ class Studio:
                 variation=self.variation,
             )
         except (OSError, HeadwaterError) as error:
-            log.warning("features are made and not kept: %s", error)
+            _tell_unkept("features", error)
             return None
 
     def extraction(self, asker: Asker, crew: Crew | None = None) -> Extraction:
         """From files to features; in the caller's thread unless there is a crew."""
         pipeline = self.variation.pipeline(self.version)
-        kept = None
-        if self.pictures is not None and self.variation.is_own:
-            kept = Pictures(self.pictures, self.store.index, dataset=self.dataset, pipeline=pipeline)
+        kept = self._pictures(pipeline)
 
         def reader() -> Decoding:
             return Decoding(
@@ -83,6 +84,15 @@ class Studio:
         nothing_left = Chain(Pipeline(()), limits=self.desk.limits)
         layers = self.engines.borrow(self.version, asker)
         return Extraction(reader, nothing_left, layers, crew or Crew(workers=0, readers=0))
+
+    def _pictures(self, pipeline: Pipeline) -> Pictures | None:
+        if self.pictures is None or not self.variation.is_own:
+            return None
+        try:
+            return Pictures(self.pictures, self.store.index, dataset=self.dataset, pipeline=pipeline)
+        except (OSError, HeadwaterError) as error:
+            _tell_unkept("images", error)
+            return None
 
 
 class Studios:
@@ -108,7 +118,7 @@ class Studios:
             raise ModelError("this store keeps no models; start it with --state FOLDER")
         with self._lock:
             if self._engines is None:
-                most = self._desk.budget.memory
+                most = int(self._desk.budget.memory * MODELS_SHARE)
                 self._engines = Engines(self._state.registry, self._cores, most_bytes=most)
             return self._engines
 
@@ -146,13 +156,17 @@ class Studios:
                 stack.callback(cabinet.close)
 
     def _cabinet(self, name: str) -> Cabinet | None:
+        """None where nothing is to be kept, or can be."""
         if not self._bytes[name] or self._state is None:
             return None
         with self._lock:
-            if name not in self._cabinets:
-                folder = self._state.subfolder(name)
-                self._cabinets[name] = Cabinet(folder, most_bytes=self._bytes[name])
-            return self._cabinets[name]
+            try:
+                if name not in self._cabinets:
+                    folder = self._state.subfolder(name)
+                    self._cabinets[name] = Cabinet(folder, most_bytes=self._bytes[name])
+            except (OSError, HeadwaterError) as error:
+                _tell_unkept(name, error)
+            return self._cabinets.get(name)
 
     def _hiding(self, call: Callable[[], T]) -> T:
         """Errors do not tell where the store's folder lies."""
@@ -161,3 +175,7 @@ class Studios:
             return call()
         except HeadwaterError as error:
             raise self._state.hide(error) from error
+
+
+def _tell_unkept(what: str, error: Exception) -> None:
+    log.warning("%s are made and not kept: %s", what, error)

@@ -258,18 +258,22 @@ class ModelSwitch(Message, frozen=True):
 
 
 class ModelRollback(Message, frozen=True):
-    """Put the version in force that was before `current`; where that is not in force, nothing happens."""
+    """Put the version in force that was before `current`; where that is not in force, nothing is switched."""
 
     name: Name
     current: Digest
 
 
 class InForce(Message, frozen=True):
-    """What is in force under a name now, empty for nothing, and what was before, the last one first."""
+    """What is in force under a name now, empty for nothing, and what was before, the last one first.
+
+    `stopped` are jobs that labelled with a version that is no longer to label, and were ended.
+    """
 
     name: str
     current: str
     before: list[str]
+    stopped: list[str] = []
 
 
 class Shipment(Message, frozen=True):
@@ -282,8 +286,9 @@ class Shipment(Message, frozen=True):
 class JobStart(Message, frozen=True):
     """Begin a job. `model` is a digest, its beginning, or a name: the version in force there.
 
-    `key` is the caller's own for this job: sent again, it finds the same one. `opinions` asks the model about
-    samples with somebody else's label too, `over_imports` lets it replace labels that came with the data.
+    `key` is the caller's own for this job: sent again, it finds the same one. To relabel, `opinions` asks the
+    model about samples with somebody else's label too, `over_imports` lets it replace labels that came with
+    the data. To quantise, `bound` is the share of labels that must stay, and `hold` leaves in force what is.
     """
 
     kind: Name
@@ -292,6 +297,8 @@ class JobStart(Message, frozen=True):
     key: Name
     opinions: bool = False
     over_imports: bool = False
+    bound: float = 0.0
+    hold: bool = False
 
 
 class JobQuery(Message, frozen=True):
@@ -315,7 +322,10 @@ class FailedSample(Message, frozen=True):
 
 
 class JobFacts(Message, frozen=True):
-    """One job: what it is about, how far it is (`done` of `total` samples), and what became of them."""
+    """One job: what it is about, how far it is (`done` of `total` samples), and what became of them.
+
+    Where it made a version, `result` is its digest; `said` is what it found in a line, `figures` in numbers.
+    """
 
     id: str
     kind: str
@@ -330,6 +340,9 @@ class JobFacts(Message, frozen=True):
     total: int = 0
     counts: dict[str, int] = {}
     failures: list[FailedSample] = []
+    result: str = ""
+    said: str = ""
+    figures: dict[str, float] = {}
 
 
 class JobList(Message, frozen=True):

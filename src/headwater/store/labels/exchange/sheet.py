@@ -145,7 +145,9 @@ def _models(connection: sa.Connection, sheet: Sheet) -> NDArray[np.int64]:
     for digest in digests.unique().drop_null().to_pylist():
         if digest not in known:
             place = sheet.place(digests.index(digest).as_py(), "model")
-            raise LabelFileInvalid(f"{place}: {announced.unknown(digest)}")
+            raise LabelFileInvalid(
+                f"{place}: {announced.unknown(digest)}, with `--announce` and the database that it is from"
+            )
     return np.array([known.get(digest, NO_MODEL) for digest in digests.to_pylist()], np.int64)
 
 

@@ -1,0 +1,276 @@
+"""How much sooner is a head fine-tuned beside the images than with images that cross a link of 100 Mbit?
+
+Store and tuner are in two network namespaces; needs root. The same head for the same photos comes about in
+three ways. Near-data: the store makes the features, and they cross. Typical: the images cross, and the tuner
+makes the features. Ideal: the images lie at the tuner. Either end may use all cores of the machine, which
+they share; nothing is kept from one run to the next.
+
+The prediction is made before the first run that counts, from what each part does alone: a bare stream over
+the link, the store asked from its own end of the link, the tuner with images of its own; it is the time model
+of the product's plan. Bytes are what the network interfaces received. Prices are flags.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headwater.models.registry import Registry
+from headwater.plan.finetune import Cut, Rates, Stages, Work
+from measuring import Bar, Cell, Options, Report, Table, compare, interleave, main
+from measuring import Rates as Speeds
+from netns import RATE_MBIT, Ends, demand_root, measure_stream, slow_link
+from prices import PRICES, energy_of, money_of
+from serving import PROCESSES, serve
+from trainers import MACHINE_CORES, Cost, Metered, mean, received, write_tars
+from tuners import INT8, KEEP_NOTHING, TRUNK, Tuners, put_int8, put_trunk, state_of
+
+WAYS = ("near-data", "typical", "ideal")
+ROUNDS, ALONE = 5, 3
+EPOCHS = 5
+FEATURE_BYTES = 2 * 1280
+WITHIN = 0.15
+LESS = {"fine-tune": 40.0, "relabel": 1000.0}
+MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What each part does by itself: seconds for a photo, in training for an epoch, and bytes per second."""
+
+    store: float
+    tuner: float
+    train: float
+    link: float
+
+    def predict(self, photos: int, file_bytes: float) -> dict[str, float]:
+        """Seconds of each way, in one run."""
+        work = Work(images=photos, epochs=EPOCHS, train_seconds=self.train)
+        rates = Rates(store_cores=1.0, store_link=self.link, tuner_cores=1.0)
+        cuts = {
+            "near-data": Cut("features", self.store, FEATURE_BYTES),
+            "typical": Cut("images", 0.0, file_bytes, self.tuner),
+            "ideal": Cut("images", 0.0, 0.0, self.tuner),
+        }
+        return {way: Stages.of(cut, work, rates=rates, stores=1).seconds(runs=1) for way, cut in cuts.items()}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A running store, tuners at either end of the link, and the photos, at the tuner too."""
+
+    ends: Ends
+    address: str
+    photos: Path
+    here: Tuners
+    there: Tuners
+    samples: int
+
+    def prepare(self, trunk: str) -> dict[str, Any]:
+        """All ways of fine-tuning with these layers; what the product's own plan says about the first two."""
+        settings = {"model": trunk, "samples": self.samples}
+        remote = {**settings, "data": [f"{self.address}/photos"]}
+        one = {"epochs": EPOCHS, "runs": 1, "validation": 0.0}
+        features = {**remote, "recipe": {**one, "cut": "features"}}
+        self.there.prepare(f"{trunk}-alone", features)
+        self.here.prepare(f"{trunk}-near-data", features)
+        self.here.prepare(f"{trunk}-typical", {**remote, "recipe": {**one, "cut": "images"}})
+        self.here.prepare(f"{trunk}-ideal", {**settings, "data": [str(self.photos)], "recipe": one})
+        return self.here.prepare(f"{trunk}-planned", {**remote, "recipe": one})
+
+    def measure_alone(self, trunk: str, photos: int, times: int) -> Alone:
+        there = [self.there.fit(f"{trunk}-alone") for _ in range(times)]
+        here = [self.here.fit(f"{trunk}-ideal") for _ in range(times)]
+        script = str(PROCESSES / "stream.py")
+        streams = [measure_stream(self.ends, script, seconds=3.0) for _ in range(times)]
+        return Alone(
+            store=statistics.median(one.extract for one in there) / photos,
+            tuner=statistics.median(one.extract for one in here) / photos,
+            train=statistics.median(one.train for one in here) / photos / EPOCHS,
+            link=statistics.median(streams) * 1e6 / 8,
+        )
+
+    def race(self, trunk: str, photos: int, rounds: int) -> tuple[Speeds, dict[str, Cost]]:
+        """Photos per second of each way in every round, and what a run of each costs."""
+        metered = {
+            way: Metered(self.ends, photos, partial(self._rate, f"{trunk}-{way}", photos)) for way in WAYS
+        }
+        speeds = interleave({way: one.measure for way, one in metered.items()}, rounds=rounds)
+        return speeds, {way: mean(one.costs[1:]) for way, one in metered.items()}
+
+    def _rate(self, name: str, photos: int) -> float:
+        return photos / self.here.fit(name).seconds
+
+    def relabel(self, trunk: str) -> tuple[int, float]:
+        """How many photos the store labelled, and the bytes that crossed for each, both ways."""
+        before = [received(side) for side in (self.ends.store, self.ends.trainer)]
+        labelled = int(self.here.relabel(self.address, trunk)["labelled"])
+        after = [received(side) for side in (self.ends.store, self.ends.trainer)]
+        return labelled, (sum(after) - sum(before)) / labelled
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found with one trunk: the product's plan, the prediction, rates and costs of each way."""
+
+    trunk: str
+    photos: int
+    planned: Mapping[str, Any]
+    alone: Alone
+    expected: Mapping[str, float]
+    speeds: Speeds
+    costs: Mapping[str, Cost]
+
+    @property
+    def factor(self) -> float:
+        """By which near-data was expected to be faster than Typical."""
+        return self.expected["typical"] / self.expected["near-data"]
+
+    def per_photo(self, way: str) -> float:
+        """Bytes that reached the tuner."""
+        return self.costs[way].bytes / self.photos
+
+
+def measure(setting: Setting, trunk: str, options: Options) -> Found:
+    rounds, times = (1, 1) if options.quick else (ROUNDS, ALONE)
+    planned = setting.prepare(trunk)
+    photos = planned["photos"]
+    alone = setting.measure_alone(trunk, photos, times)
+    expected = alone.predict(photos, planned["file"])
+    said = ", ".join(f"{way} {seconds:.1f} s" for way, seconds in expected.items())
+    print(f"{trunk}, expected before the first run: {said}", file=sys.stderr, flush=True)
+    return Found(trunk, photos, planned, alone, expected, *setting.race(trunk, photos, rounds))
+
+
+def time_table(found: Sequence[Found]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for one in found:
+        for way in WAYS:
+            seconds = [one.photos / speed for speed in one.speeds[way]]
+            middle = statistics.median(seconds)
+            ratio = compare(one.speeds, way, "typical")
+            rows.append(
+                (
+                    *(one.trunk, way, f"{one.expected[way]:.1f}"),
+                    f"{middle:.1f} ({min(seconds):.1f}..{max(seconds):.1f})",
+                    *(f"{one.photos / middle:.0f}", f"{one.expected['typical'] / one.expected[way]:.2f}"),
+                    f"{ratio.median:.2f} ({ratio.spread})",
+                )
+            )
+    columns = ("trunk", "way", "expected s", "seconds", "photos/s", "expected, typical / it", "typical / it")
+    return Table(columns, tuple(rows))
+
+
+def alone_table(found: Sequence[Found]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for one in found:
+        parts = (one.alone.store, one.alone.tuner, EPOCHS * one.alone.train)
+        plan = ", ".join(f"{name} {seconds:.1f}" for name, seconds in one.planned["options"].items())
+        link = f"{one.alone.link * 8e-6:.1f}"
+        rows.append((one.trunk, *(f"{1e3 * part:.2f}" for part in parts), link, one.planned["cut"], plan))
+    columns = ("trunk", "store ms", "tuner ms", "training ms", "link Mbit", "the plan's cut", "the plan's s")
+    return Table(columns, tuple(rows))
+
+
+def cost_table(found: Sequence[Found], prices: Mapping[str, float]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for one in found:
+        for way in WAYS:
+            cost = one.costs[way]
+            spent = (cost.bytes / 1e6, cost.store_cpu, cost.trainer_cpu)
+            priced = (of(cost, prices, alone=way == "ideal") for of in (money_of, energy_of))
+            cells = (
+                *(f"{value:.1f}" for value in spent),
+                *(f"{value * MILLION / one.photos:.2f}" for value in priced),
+            )
+            rows.append((one.trunk, way, round(one.per_photo(way)), *cells))
+    columns = ("trunk", "way", "bytes per photo", "MB", "store CPU s", "tuner CPU s")
+    return Table((*columns, "price of a million", "kWh of a million"), tuple(rows))
+
+
+def factor_bar(one: Found) -> Bar:
+    ratio = compare(one.speeds, "near-data", "typical")
+    what = f"{one.trunk}: near-data is faster than Typical, by the factor that was expected"
+    holds = ratio.median > 1 and abs(ratio.median / one.factor - 1) <= WITHIN
+    found = f"{ratio.median:.2f}x ({ratio.spread})"
+    return Bar(what, f"{one.factor:.2f}x, within {WITHIN:.0%}", found, holds)
+
+
+def byte_bars(one: Found, relabelled: float) -> list[Bar]:
+    """Against the images as they cross the same link, headers and all."""
+    raw = one.per_photo("typical")
+    less = {"fine-tune": raw / one.per_photo("near-data"), "relabel": raw / relabelled}
+    bars = []
+    for what, found in less.items():
+        asked, title = LESS[what], f"bytes of a photo over those of its {what}"
+        bars.append(Bar(title, f"at least {asked:,.0f}x", f"{found:,.1f}x", found >= asked))
+    return bars
+
+
+def byte_table(one: Found, relabelled: float) -> Table:
+    rows = (
+        ("the file itself", f"{one.planned['file']:,.0f}"),
+        ("Typical, to the tuner", f"{one.per_photo('typical'):,.0f}"),
+        ("near-data fine-tuning, to the tuner", f"{one.per_photo('near-data'):,.0f}"),
+        ("relabel, both ways", f"{relabelled:,.2f}"),
+    )
+    return Table((f"across the link, {one.trunk}", "bytes per photo"), rows)
+
+
+def start(folder: Path, options: Options, stack: ExitStack) -> Setting:
+    photos = write_tars(folder, options, copies=1 if options.quick else 2)
+    (held, state), registry = state_of(folder / "state"), Registry(folder / "models")
+    put_trunk(held, registry)
+    put_int8(photos, held, registry)
+    ends = stack.enter_context(slow_link())
+    place, further = f"{ends.store.address}:7077", (*state, *KEEP_NOTHING)
+    store = stack.enter_context(serve(photos, listen=place, within=ends.store.words, further=further))
+    here, there = (Tuners(registry, within=side.words) for side in (ends.trainer, ends.store))
+    stack.enter_context(here)
+    stack.enter_context(there)
+    return Setting(ends, store.address, photos, here, there, samples=128 if options.quick else 0)
+
+
+def run(folder: Path, options: Options) -> Report:
+    with ExitStack() as stack:
+        setting = start(folder, options, stack)
+        found = [measure(setting, trunk, options) for trunk in (TRUNK, INT8)]
+        labelled, relabelled = setting.relabel(TRUNK)
+    first = found[0]
+    costs = cost_table(found, options.numbers), byte_table(first, relabelled)
+    # made-up photos have other sizes
+    fewer = byte_bars(first, relabelled) if options.data else []
+    return Report(
+        f"fine-tuning near the data, with images over {RATE_MBIT} Mbit, and with images at the tuner",
+        (time_table(found), alone_table(found), *costs),
+        (*map(factor_bar, found), *fewer),
+        (
+            f"{first.photos:,} photos, {MACHINE_CORES} cores; a head of 10 classes, {EPOCHS} epochs in "
+            f"one run; {labelled:,} photos were relabelled",
+            "seconds are those from the first request to the last epoch; planning is not in them",
+            "store, tuner, training: for a photo, each alone; the plan's: what the product expects from a "
+            "few photos",
+            "prices: " + ", ".join(f"{name} {value:g}" for name, value in options.numbers.items()),
+        ),
+        raw={
+            one.trunk: {
+                "expected": one.expected,
+                "alone": vars(one.alone),
+                "planned": one.planned,
+                "speeds": one.speeds,
+                "costs": {way: vars(cost) for way, cost in one.costs.items()},
+            }
+            for one in found
+        },
+    )
+
+
+if __name__ == "__main__":
+    demand_root()
+    main(__doc__, run, flags=PRICES)
