@@ -3,7 +3,7 @@
 S are the seconds until all features are at the tuner, T those of training. The store has one core, the tuner
 the other, so that neither slows the other down, and the head is one that takes as long to train as its
 features take to come: where S and T are close, runs gain most. S and T are those of the same round's N = 1,
-in which nothing overlaps. EfficientNet-Lite0 in fp32; features are made anew every time.
+in which nothing overlaps. EfficientNet-Lite0 with int8 layers; features are made anew every time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from headwater.plan.finetune import Stages
 from measuring import Bar, Cell, Options, Report, Table, close_to_one, main
 from serving import CLIENT_CORE, STORE_CORE, demand_two_cores, on_core, serve
 from trainers import write_tars
-from tuners import KEEP_NOTHING, TRUNK, Fitted, Tuners, put_trunk, state_of
+from tuners import INT8, KEEP_NOTHING, Fitted, Tuners, put_int8, put_trunk, state_of
 
 RUNS = (1, 2, 3, 5)
 ROUNDS = 5
-PHOTOS, PHOTOS_QUICK = 640, 128
+PHOTOS, PHOTOS_QUICK = 1920, 192
+"""Many more in a run than are under way at once, and batches of the same size in all numbers of runs."""
 BATCH = 64
-DEPTH = 16
+DEPTH = 40
 PROBED = 2
 """Epochs that tell what one takes."""
 WITHIN = 0.15
@@ -37,15 +38,16 @@ Rounds = list[dict[int, Fitted]]
 
 def start(folder: Path, options: Options, stack: ExitStack) -> tuple[Tuners, dict[str, Any]]:
     """Tuners on a core of their own, and the settings of a fine-tuning over a store on the other."""
-    photos = write_tars(folder, options)
+    photos = write_tars(folder, options, copies=1 if options.quick else 3)
     (held, state), registry = state_of(folder / "state"), Registry(folder / "models")
     put_trunk(held, registry)
+    put_int8(photos, held, registry)
     with on_core(STORE_CORE):
         store = stack.enter_context(serve(photos, cores=1, further=(*state, *KEEP_NOTHING)))
     with on_core(CLIENT_CORE):
         tuners = stack.enter_context(Tuners(registry))
     count = PHOTOS_QUICK if options.quick else PHOTOS
-    return tuners, {"data": [store.photos], "model": TRUNK, "samples": count, "depth": DEPTH}
+    return tuners, {"data": [store.photos], "model": INT8, "samples": count, "depth": DEPTH}
 
 
 def recipe(epochs: int, runs: int) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def run(folder: Path, options: Options) -> Report:
         (close_bar(found), *(close_to_one(what.format(names[n]), ratios(found, n), WITHIN) for n in RUNS)),
         (
             f"{settings['samples']} photos, batches of {BATCH}, {epochs} epochs, nothing held out",
-            f"the head: one layer of 512 x 512, {DEPTH} times over; its state is written after every epoch",
+            f"the head: one layer of 320 x 320, {DEPTH} times over; its state is written after every epoch",
         ),
         raw={"rounds": [{str(runs): vars(one) for runs, one in each.items()} for each in found]},
     )

@@ -1,11 +1,12 @@
-"""Do more stores make more features, until the tuner is the slowest?
+"""Do more stores make a fine-tuning faster, as far as the plan's time model says, and no further?
 
 One, two and four stores hold the photos between them, each a process that a control group holds to 0.2 of a
 core, at the far end of a link of its own of 20 Mbit; needs root. All stores are on one core of the machine,
-the tuner on the other. With a light head the stores are all that counts. With a heavy one, training takes as
-long as three stores take for the features: there the plan's time model has its knee. It is told what one
-store takes for a photo, from the same round, and what training takes. EfficientNet-Lite0 with int8 layers;
-features are made anew every time.
+the tuner on the other. Near-data, where stores make the features, the knee is far away: a tuner could train
+for many such stores. Where the images cross instead, the tuner's core is full after two or three stores.
+
+The time model is told what one store takes for a photo and what the tuner takes, from the same round, and
+what TCP can carry over the link. EfficientNet-Lite0 in fp32; features are made anew every time.
 """
 
 from __future__ import annotations
@@ -24,53 +25,66 @@ from headwater.models.registry import Registry
 from headwater.plan.finetune import Cut, Rates, Stages, Work
 from local_photos import shards
 from measuring import Bar, Cell, Options, Report, Table, close_to_one, main
-from netns import demand_root, slow_links
+from netns import TCP_SHARE, demand_root, slow_links
 from quota import Group, demand_groups, make_group
 from serving import CLIENT_CORE, STORE_CORE, Store, demand_two_cores, on_core, serve
-from tuners import INT8, KEEP_NOTHING, Fitted, Tuners, put_int8, put_trunk, state_of
+from tuners import KEEP_NOTHING, TRUNK, Fitted, Tuners, put_trunk, state_of
 
 STORES = (1, 2, 4)
 CORES, RATE_MBIT = 0.2, 20.0
 ROUNDS = 5
-KNEE = 3.0
-HEADS = {"light": {"depth": 0}, "heavy": {"depth": 16}}
-RUNS = {"light": 1, "heavy": 3}
-BATCH = 64
 QUICK = 64
+"""Photos of a sanity run."""
+CUTS = {"near-data": "features", "typical": "images"}
+HERE = "at the tuner"
 WITHIN = 0.15
 GROWTH = 0.85
-"""Of the number of stores, by which images per second must grow where nothing else is slow."""
+"""Of the number of stores, by which near-data must grow with them."""
 FEATURE_BYTES = 2 * 1280
 NAMES = {1: "one", 2: "two", 4: "photos"}
 """Under which name a store serves its part where there are so many."""
 
 Case = tuple[str, int]
-Rounds = list[dict[Case, Fitted]]
+"""A way, and the number of stores."""
+Round = Mapping[Case, Fitted]
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Running stores, the first few of which hold all photos as well, and tuners that ask them."""
+    """Running stores, of which the first few hold larger parts as well, all photos, and tuners."""
 
     stores: list[Store]
     groups: list[Group]
+    photos: Path
     tuners: Tuners
     samples: int
 
-    def settings(self, head: str, count: int, *, epochs: int) -> dict[str, Any]:
-        recipe = {"epochs": epochs, "runs": RUNS[head], "batch_size": BATCH}
-        return {
-            **HEADS[head],
-            "data": [f"{store.address}/{NAMES[count]}" for store in self.stores[:count]],
-            "model": INT8,
-            "samples": self.samples,
-            "recipe": {**recipe, "validation": 0.0, "cut": "features"},
-        }
+    def prepare(self) -> dict[str, Any]:
+        """All cases, and all photos at the tuner; what is known of the photos."""
+        for way, cut in CUTS.items():
+            for count in STORES:
+                places = [f"{store.address}/{NAMES[count]}" for store in self.stores[:count]]
+                self.tuners.prepare(f"{way}-{count}", self._settings(places, cut=cut))
+        return self.tuners.prepare("here", self._settings([str(self.photos)]))
+
+    def _settings(self, data: list[str], **wish: str) -> dict[str, Any]:
+        recipe = {"epochs": 1, "runs": 1, "validation": 0.0, **wish}
+        return {"data": data, "model": TRUNK, "samples": self.samples, "recipe": recipe}
 
     def hold(self) -> None:
         """From now on the stores have no more than their share; they started sooner without."""
         for group in self.groups:
             group.limit(CORES)
+
+    def measure(self, *, rounds: int) -> list[Round]:
+        """All cases in turns; a round before the first is not counted."""
+        found: list[Round] = []
+        for number in range(rounds + 1):
+            done = {(way, n): self.tuners.fit(f"{way}-{n}") for way in CUTS for n in STORES}
+            found.append({**done, (HERE, 0): self.tuners.fit("here")})
+            times = ", ".join(f"{way} {n}: {one.seconds:.1f} s" for (way, n), one in found[-1].items())
+            print(f"round {number} of {rounds}: {times}", file=sys.stderr, flush=True)
+        return found[1:]
 
 
 def divide(folder: Path, options: Options) -> dict[tuple[int, int], Path]:
@@ -93,13 +107,12 @@ def divide(folder: Path, options: Options) -> dict[tuple[int, int], Path]:
 def start(folder: Path, options: Options, stack: ExitStack) -> Fleet:
     parts, registry = divide(folder, options), Registry(folder / "models")
     put_trunk(registry)
-    put_int8(parts[1, 0], registry)
     links = stack.enter_context(slow_links(max(STORES), rate_mbit=RATE_MBIT))
     stores, groups = [], []
     for number, ends in enumerate(links):
         groups.append(stack.enter_context(make_group()))
         held, state = state_of(folder / f"state-{number}")
-        held.put(registry.get(INT8), name=INT8, switch=True)
+        held.put(registry.get(TRUNK), name=TRUNK, switch=True)
         served = {n: parts[n, number] for n in STORES if (n, number) in parts}
         own = served.pop(max(STORES))
         further = (*(f"{NAMES[n]}={part}" for n, part in served.items()), *state, *KEEP_NOTHING)
@@ -109,93 +122,117 @@ def start(folder: Path, options: Options, stack: ExitStack) -> Fleet:
             stores.append(stack.enter_context(running))
     with on_core(CLIENT_CORE):
         tuners = stack.enter_context(Tuners(registry, within=links[0].trainer.words))
-    return Fleet(stores, groups, tuners, QUICK if options.quick else 0)
+    return Fleet(stores, groups, parts[1, 0], tuners, QUICK if options.quick else 0)
 
 
-def prepare(fleet: Fleet) -> tuple[int, int]:
-    """All cases; how many photos there are, and epochs that make training as slow as `KNEE` stores."""
-    tuners = fleet.tuners
-    for count in STORES:
-        planned = tuners.prepare(f"light-{count}", fleet.settings("light", count, epochs=1))
-        tuners.fit(f"light-{count}")  # stores load the layers
-    epoch = tuners.prepare("probe", fleet.settings("heavy", 1, epochs=1))["train"]
-    fleet.hold()
-    epochs = max(1, round(tuners.fit("light-1").extract / KNEE / epoch))
-    for count in STORES:
-        tuners.prepare(f"heavy-{count}", fleet.settings("heavy", count, epochs=epochs))
-    return int(planned["photos"]), epochs
+@dataclass(frozen=True)
+class Model:
+    """The time model of one round: what a photo takes at one store, at the tuner and in training."""
+
+    photos: int
+    file_bytes: float
+    store: float
+    tuner: float
+    train: float
+
+    @classmethod
+    def of(cls, found: Round, photos: int, file_bytes: float) -> Model:
+        store, here = found["near-data", 1], found[HERE, 0]
+        return cls(photos, file_bytes, *(s / photos for s in (store.extract, here.extract, here.train)))
+
+    @property
+    def link(self) -> float:
+        """Bytes per second of TCP."""
+        return RATE_MBIT * TCP_SHARE * 1e6 / 8
+
+    def expect(self, way: str, stores: int) -> float:
+        """Images per second."""
+        near = way == "near-data"
+        cut = (
+            Cut("features", self.store, FEATURE_BYTES)
+            if near
+            else Cut("images", 0.0, self.file_bytes, self.tuner)
+        )
+        work = Work(images=self.photos, train_seconds=self.train)
+        rates = Rates(store_cores=1.0, store_link=self.link, tuner_cores=1.0)
+        return self.photos / Stages.of(cut, work, rates=rates, stores=stores).seconds(1)
+
+    def knee(self, way: str) -> float:
+        """How many stores are as fast as the tuner."""
+        if way == "near-data":
+            return self.store / self.train
+        return self.file_bytes / self.link / self.tuner
 
 
-def measure(tuners: Tuners, *, rounds: int) -> Rounds:
-    """All cases in turns; a round before the first is not counted."""
-    cases = [(head, count) for head in HEADS for count in STORES]
-    found: Rounds = []
-    for number in range(rounds + 1):
-        found.append({case: tuners.fit("{}-{}".format(*case)) for case in cases})
-        times = ", ".join(f"{head} {count}: {one.seconds:.1f} s" for (head, count), one in found[-1].items())
-        print(f"round {number} of {rounds}: {times}", file=sys.stderr, flush=True)
-    return found[1:]
+@dataclass(frozen=True)
+class Measured:
+    """All rounds, and the model of each."""
+
+    rounds: list[Round]
+    models: list[Model]
+
+    def speeds(self, case: Case) -> list[float]:
+        pairs = zip(self.rounds, self.models, strict=True)
+        return [model.photos / found[case].seconds for found, model in pairs]
+
+    def ratios(self, case: Case) -> list[float]:
+        """Images per second over the expected."""
+        pairs = zip(self.speeds(case), self.models, strict=True)
+        return [speed / model.expect(*case) for speed, model in pairs]
+
+    def growth(self, case: Case) -> float:
+        """Over one store."""
+        return statistics.median(found[case[0], 1].seconds / found[case].seconds for found in self.rounds)
+
+    def knee(self, way: str) -> float:
+        return statistics.median(model.knee(way) for model in self.models)
 
 
-def expect(found: Mapping[Case, Fitted], case: Case, photos: int) -> float:
-    """Images per second, from what one store and training took in the same round."""
-    head, count = case
-    work = Work(images=photos, train_seconds=found[head, 1].train / photos)
-    cut = Cut("features", found["light", 1].extract / photos, FEATURE_BYTES)
-    rates = Rates(store_cores=1.0, store_link=RATE_MBIT * 1e6 / 8)
-    return photos / Stages.of(cut, work, rates=rates, stores=count).seconds(RUNS[head])
-
-
-def knee(found: Rounds, head: str) -> float:
-    """Stores at which training takes as long as the features."""
-    return statistics.median(one["light", 1].extract / max(1e-9, one[head, 1].train) for one in found)
-
-
-def ratios(found: Rounds, case: Case, photos: int) -> list[float]:
-    return [photos / one[case].seconds / expect(one, case, photos) for one in found]
-
-
-def speed_table(found: Rounds, photos: int) -> Table:
+def speed_table(measured: Measured) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for case in found[0]:
-        speeds = [photos / one[case].seconds for one in found]
-        expected = statistics.median(expect(one, case, photos) for one in found)
-        growth = statistics.median(one[case[0], 1].seconds / one[case].seconds for one in found)
-        spread = f"{statistics.median(speeds):.1f} ({min(speeds):.1f}..{max(speeds):.1f})"
-        part = statistics.median(ratios(found, case, photos))
-        rows.append((*case, f"{expected:.1f}", spread, f"{part:.3f}", f"{growth:.2f}x"))
-    columns = ("head", "stores", "expected images/s", "images/s", "/ expected", "/ one store")
+    for way in CUTS:
+        for count in STORES:
+            case, speeds = (way, count), measured.speeds((way, count))
+            expected = statistics.median(model.expect(*case) for model in measured.models)
+            spread = f"{statistics.median(speeds):.1f} ({min(speeds):.1f}..{max(speeds):.1f})"
+            part = statistics.median(measured.ratios(case))
+            rows.append(
+                (way, count, f"{expected:.1f}", spread, f"{part:.3f}", f"{measured.growth(case):.2f}x")
+            )
+    columns = ("way", "stores", "expected images/s", "images/s", "/ expected", "/ one store")
     return Table(columns, tuple(rows))
 
 
-def bars_of(found: Rounds, photos: int) -> Iterator[Bar]:
+def bars_of(measured: Measured) -> Iterator[Bar]:
     for count in STORES[1:]:
-        growth = statistics.median(one["light", 1].seconds / one["light", count].seconds for one in found)
-        asked = GROWTH * count
-        what = f"light head: images/s of {count} stores over those of one"
+        growth, asked = measured.growth(("near-data", count)), GROWTH * count
+        what = f"near-data: images/s of {count} stores over those of one"
         yield Bar(what, f"at least {asked:.2f}x", f"{growth:.2f}x", growth >= asked)
     for count in STORES:
-        what = f"heavy head, {count} stores, knee at {knee(found, 'heavy'):.1f}: images/s over the expected"
-        yield close_to_one(what, ratios(found, ("heavy", count), photos), WITHIN)
+        knee = f"{measured.knee('typical'):.1f}"
+        what = f"typical, {count} stores, the knee at {knee}: images/s over the expected"
+        yield close_to_one(what, measured.ratios(("typical", count)), WITHIN)
 
 
 def run(folder: Path, options: Options) -> Report:
     demand_two_cores()
     with ExitStack() as stack:
         fleet = start(folder, options, stack)
-        photos, epochs = prepare(fleet)
-        found = measure(fleet.tuners, rounds=1 if options.quick else ROUNDS)
+        known = fleet.prepare()
+        fleet.hold()
+        rounds = fleet.measure(rounds=1 if options.quick else ROUNDS)
+    models = [Model.of(found, known["photos"], known["file"]) for found in rounds]
+    measured = Measured(rounds, models)
     return Report(
         f"images/s of a fine-tuning by stores of {CORES:g} cores and {RATE_MBIT:g} Mbit each",
-        (speed_table(found, photos),),
-        tuple(bars_of(found, photos)),
+        (speed_table(measured),),
+        tuple(bars_of(measured)),
         (
-            f"{photos} photos, divided among the stores; batches of {BATCH}, nothing held out",
-            f"light: a linear head, 1 epoch; training takes as long as {knee(found, 'light'):.0f} stores",
-            f"heavy: one layer of 512 x 512, 16 times over, {epochs} epochs in {RUNS['heavy']} runs",
-            "expected: the plan's time model, from what one store takes, and training",
+            f"{known['photos']} photos, divided among the stores; a linear head of 10 classes, one epoch",
+            f"expected knees: near-data at {measured.knee('near-data'):,.0f} stores, where training takes as "
+            f"long as the features; typical at {measured.knee('typical'):.1f}, where the tuner's core is full",
         ),
-        raw={"rounds": [{f"{h} {n}": vars(one) for (h, n), one in each.items()} for each in found]},
+        raw={"rounds": [{f"{way} {n}": vars(one) for (way, n), one in each.items()} for each in rounds]},
     )
 
 

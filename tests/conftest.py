@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from datasets import Photo, make_photos, write_folder, write_parquets, write_tar
 from labelled import Templates, make_templates
 from postgres import Postgres, run_postgres
 from seaweed import S3Server, run_server
+
+# A store that is garbage here must not be ended by a forked child: it would wait for threads that it lacks.
+os.register_at_fork(after_in_child=gc.disable)
 
 
 @pytest.fixture(scope="session", autouse=True)

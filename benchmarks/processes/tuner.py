@@ -29,7 +29,7 @@ from headwater.plan.finetune import FinetunePlan
 from headwater.tune.labels import Labelled
 from headwater.tune.relabel import Wish, relabel_at
 
-_WIDTH = 512
+_POOLED = 4
 _RATE = 0.01
 _STEP = 0.1
 
@@ -57,15 +57,19 @@ class Settings:
 
 
 class Deep(nn.Module):
-    """One layer again and again: many products for few weights, which are written to disk every epoch."""
+    """One layer again and again, on features of which four are made one.
+
+    Many products for few weights: the state of training is written to disk after every epoch, and with
+    thousands of photos, and not millions, that would take longer than the epoch.
+    """
 
     def __init__(self, features: int, classes: int, depth: int) -> None:
         super().__init__()
-        self.first, self.again = nn.Linear(features, _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-        self.last, self.depth = nn.Linear(_WIDTH, classes), depth
+        width = features // _POOLED
+        self.again, self.last, self.depth = nn.Linear(width, width), nn.Linear(width, classes), depth
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        state = torch.relu(self.first(features))
+        state = features.unflatten(1, (-1, _POOLED)).mean(2)
         for _ in range(self.depth):
             state = state + _STEP * torch.relu(self.again(state))
         logits: torch.Tensor = self.last(state)

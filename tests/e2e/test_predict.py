@@ -603,6 +603,9 @@ def serve_once(listener: socket.socket, answer: bytes) -> None:
     with link:
         link.recv(1 << 16)
         link.sendall(answer)
+        link.shutdown(socket.SHUT_WR)
+        while link.recv(1 << 16):  # what is closed with bytes unread is reset, and the answer lost
+            pass
 
 
 KILLS = pytest.mark.parametrize(

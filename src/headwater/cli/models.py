@@ -111,10 +111,9 @@ def push(
     pushed = read_model(what, target, like=like, classes=classes, steps=steps)
     chosen = name or pushed.name
     before = target.find(pushed.parent or target.in_force().get(chosen, ""))
+    parent = None if before is None else before.digest
     try_out(pushed.model)
-    version = target.put(
-        pushed.model, name=chosen, parent=before and before.digest, made=pushed.made, switch=not hold
-    )
+    version = target.put(pushed.model, name=chosen, parent=parent, made=pushed.made, switch=not hold)
     if json:
         print_json(_describe(version, target))
     else:

@@ -132,10 +132,12 @@ def pending(
     stage_samples(connection, samples)
     now, opinion = labels.alias("now"), labels.alias("opinion")
     joined = asked.outerjoin(now, _of(dataset, IN_FORCE, asked.c.sample, now))
-    joined = joined.outerjoin(opinion, _of(dataset, OPINION, asked.c.sample, opinion))
+    wanted = [now.c.sample.is_(None)]
     others = [source.value for source in of if source is not Source.MODEL]
-    unheard = sa.func.coalesce(opinion.c.model, NO_MODEL) < model
-    wanted = [now.c.sample.is_(None), sa.and_(now.c.source.in_(others), unheard)]
+    if others:
+        joined = joined.outerjoin(opinion, _of(dataset, OPINION, asked.c.sample, opinion))
+        unheard = sa.func.coalesce(opinion.c.model, NO_MODEL) < model
+        wanted.append(sa.and_(now.c.source.in_(others), unheard))
     if Source.MODEL in of:
         wanted.append(sa.and_(now.c.source == Source.MODEL.value, now.c.model < model))
     query = sa.select(asked.c.sample).select_from(joined).where(sa.or_(*wanted)).order_by(asked.c.sample)
