@@ -223,11 +223,13 @@ class Errand(Generic[T]):
             raise TooSlow(str(error)) from error
 
     def _believe(self, error: Exception, call: Call, replica: Replica) -> None:
-        """Raise what a store complains of, but if it answered others well only when it says so twice.
+        """Raise what a store complains of when it says so twice; at once if it complains of others too.
 
-        A bit that was flipped on the way makes another request of one, or another token.
+        A bit that was flipped on the way makes another request of one, or another token. But a token that is
+        refused from the start is not tried again: stores count that.
         """
-        if not self._complained and replica.known:
+        may_err = replica.known or (replica.is_new and not isinstance(error, Refused))
+        if not self._complained and may_err:
             self._complained = True
         elif not isinstance(error, _OF_ONE_STORE) or not self._replicas.set_aside(replica, error, call.begun):
             raise error

@@ -58,6 +58,11 @@ class Replica:
         return bool(self._seconds) and not self._complaints
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing is known of it yet."""
+        return not self._seconds and not self._complaints
+
+    @property
     def is_aside(self) -> bool:
         """Whether it rests because of what it said."""
         return self._complaints > 0 and self.rests_until > self._clock()
