@@ -230,7 +230,7 @@ def run(folder: Path, options: Options) -> Report:
         (
             f"{known['photos']} photos, divided among the stores; a linear head of 10 classes, one epoch",
             f"expected knees: near-data at {measured.knee('near-data'):,.0f} stores, where training takes as "
-            f"long as the features; typical at {measured.knee('typical'):.1f}, where the tuner's core is full",
+            f"long as the features; typical at {measured.knee('typical'):.1f}, where its core is full",
         ),
         raw={"rounds": [{f"{way} {n}": vars(one) for (way, n), one in each.items()} for each in rounds]},
     )

@@ -132,7 +132,7 @@ def pending(
     stage_samples(connection, samples)
     now, opinion = labels.alias("now"), labels.alias("opinion")
     joined = asked.outerjoin(now, _of(dataset, IN_FORCE, asked.c.sample, now))
-    wanted = [now.c.sample.is_(None)]
+    wanted: list[sa.ColumnElement[bool]] = [now.c.sample.is_(None)]
     others = [source.value for source in of if source is not Source.MODEL]
     if others:
         joined = joined.outerjoin(opinion, _of(dataset, OPINION, asked.c.sample, opinion))
