@@ -1,9 +1,9 @@
-"""Photos to labels in a process of its own, by torch or by the engine.
+"""Photos to labels in a process of its own, by torch or by the parts that a store is made of.
 
     classifier.py SETTINGS      SETTINGS is JSON, see `Settings`
 
 Answers "measure SECONDS" on standard input with a line of JSON: photo after photo, again from the first,
-until the seconds are over and the last batch is done.
+until the seconds are over. The first batch does not count: nothing overlaps with it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,49 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 import headwater as hw
-from headwater.data import codecs
 from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
+from headwater.engine.crew import Crew
+from headwater.engine.fetching import Fetched, Reader, Wanted
+from headwater.engine.inference import Extraction
 from headwater.loader.threads import use_one_core
 from headwater.models.presets import lite0_steps, load_lite0
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
+from headwater.plan.offload import Offload
+from headwater.store.cabinet import Cabinet
+from headwater.store.features import Pictures
 
-CODEC = "zstd"
-_AHEAD = 2  # batches that are made while one is classified
+BATCH = 32
+"""Images that torch is given at once from memory."""
+CORES = len(os.sched_getaffinity(0))
+_MOST_BYTES = 1 << 32
+_FEWEST = 2  # batches of a measurement
 
 Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Settings:
     """`engine` is torch or a version in `registry`; `source` says what a photo is before each pass.
 
-    memory: pixels, all in one array; files: JPEG files of `photos`, a dataset; tensors: packed pixels.
+    memory: pixels, all in one array; files: JPEG files of `photos`, a dataset; tensors: images that were
+    kept, as a store keeps them. `overlap` lets reading, steps and layers go on at once, `at_once` is how
+    many images a layer sees together.
     """
 
     engine: str
@@ -49,13 +62,23 @@ class Settings:
     pixels: str
     photos: str
     source: str = "memory"
-    pipelined: bool = True
-    batch: int = 32
-    threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    overlap: bool = True
+    at_once: int = BATCH
+
+
+class Network(Protocol):
+    """What an `Extractor` is, and what labels are made of its features."""
+
+    width: int
+
+    def features(self, images: Pixels) -> Floats: ...
+    def logits(self, features: NDArray[Any]) -> Floats: ...
 
 
 class Torch:
-    """EfficientNet-Lite0 as torch runs it, in channels_last."""
+    """EfficientNet-Lite0 as torch runs it, in channels_last: all layers, so that nothing is left to do."""
+
+    width = 1000
 
     def __init__(self, threads: int) -> None:
         import torch
@@ -64,102 +87,143 @@ class Torch:
         self._torch = torch
         self._model = load_lite0().to(memory_format=torch.channels_last)
 
-    def classify(self, pixels: Pixels) -> Any:
+    def features(self, images: Pixels) -> Floats:
         with self._torch.inference_mode():
             # Strided as it is, the batch is channels_last already.
-            batch = self._torch.from_numpy(pixels).permute(0, 3, 1, 2).float().sub_(127).div_(128)
-            return self._model(batch).softmax(1).max(1)
+            batch = self._torch.from_numpy(images).permute(0, 3, 1, 2).float().sub_(127).div_(128)
+            logits: Floats = self._model(batch).numpy()
+            return logits
+
+    def logits(self, features: NDArray[Any]) -> Floats:
+        return features
 
 
 @dataclass
-class Lot:
-    ids: NDArray[np.int64]
-    epoch: int = 0
-    made: list[Any] = field(default_factory=list)
+class Pieces:
+    """A network that sees no more than so many images together."""
 
-    def emit(self, place: int, image: Any) -> None:
-        self.made.append(image)
+    network: Network
+    at_once: int
 
-    def fail(self, place: int, stage: str, error: Exception) -> None:
-        raise RuntimeError(f"sample {self.ids[place]} failed at {stage}") from error
+    @property
+    def width(self) -> int:
+        return self.network.width
 
-
-def from_files(photos: str, steps: Pipeline) -> Callable[[int], Pixels]:
-    data, chain = hw.open(photos, progress=False), Chain(steps.samplewise)
-
-    def load(place: int) -> Pixels:
-        where = np.array([place])
-        lot = Lot(data.index.ids[where])
-        chain.run(data.store.read(where), lot)
-        return lot.made[0]
-
-    return load
+    def features(self, images: Pixels) -> Floats:
+        starts = range(0, len(images), self.at_once)
+        return np.concatenate([self.network.features(images[at : at + self.at_once]) for at in starts])
 
 
-def from_tensors(pixels: Pixels) -> Callable[[int], Pixels]:
-    packed = [bytes(codecs.encode(CODEC, image)) for image in pixels]
-    height, width, channels = pixels.shape[1:]
-    return lambda place: codecs.decode(CODEC, packed[place], (height, width, channels))
+class Kept:
+    """Images that are kept as a store keeps them."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self._pictures = pictures
+
+    def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.zeros(len(positions), np.int64)
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        found = self._pictures.get(wanted.ids)
+        return Fetched([found[place] for place in range(len(wanted.ids))])
+
+    def key(self, position: int) -> str:
+        return str(position)
+
+    def abandon(self) -> None:
+        """What is under way ends soon."""
 
 
-def in_turn(load: Callable[[int], Pixels], batches: Iterable[Sequence[int]]) -> Iterator[Pixels]:
-    """Nothing overlaps: a batch is made when it is asked for."""
-    for places in batches:
-        yield np.stack([load(place) for place in places])
+class FromMemory:
+    """Pixels that are there: torch with all cores on a batch, the engine with a core on each of several."""
+
+    def __init__(self, settings: Settings, network: Network) -> None:
+        self._pixels: Pixels = np.load(settings.pixels)
+        self._network, self._at_once = network, settings.at_once
+        self._together = 1 if settings.engine == "torch" else CORES
+        self._pool = ThreadPoolExecutor(self._together)
+
+    def labels(self) -> Iterator[int]:
+        """So many are made, again and again."""
+        count, size = len(self._pixels), self._at_once
+        starts = itertools.cycle(range(0, count, size))
+        while True:
+            parts = [self._pixels[at : at + size] for at in itertools.islice(starts, self._together)]
+            found = list(self._pool.map(self._network.features, parts))
+            yield sum(len(self._network.logits(part).argmax(axis=1)) for part in found)
 
 
-def ahead(
-    load: Callable[[int], Pixels], batches: Iterator[Sequence[int]], pool: ThreadPoolExecutor
-) -> Iterator[Pixels]:
-    """Batches in order, while the pool makes the next ones."""
-    waiting = [[pool.submit(load, place) for place in places] for places in itertools.islice(batches, _AHEAD)]
-    try:
-        for places in batches:
-            made = np.stack([future.result() for future in waiting.pop(0)])
-            waiting.append([pool.submit(load, place) for place in places])
-            yield made
-    finally:
-        # What is under way would disturb whoever measures next.
-        under_way = [future for futures in waiting for future in futures if not future.cancel()]
-        wait(under_way)
+class FromStore:
+    """The loop that a store's jobs run, over files or over images that are kept."""
+
+    def __init__(self, settings: Settings, network: Network) -> None:
+        self._data = hw.open(settings.photos, progress=False)
+        self._folder = tempfile.TemporaryDirectory(prefix="headwater-kept-")
+        self._network, self._overlap = network, settings.overlap
+        self._layers = Pieces(network, settings.at_once)
+        self._steps = lite0_steps().samplewise
+        self._kept = self._keep(np.load(settings.pixels)) if settings.source == "tensors" else None
+
+    def _keep(self, pixels: Pixels) -> Pictures:
+        folder = Path(self._folder.name)
+        index = self._data.index
+        kept = Pictures(
+            Cabinet(folder, most_bytes=_MOST_BYTES), index, dataset="photos", pipeline=self._steps
+        )
+        kept.put(self._data.positions(), list(pixels))
+        return kept
+
+    def _reader(self) -> Reader:
+        if self._kept is not None:
+            return Kept(self._kept)
+        return self._data.store.reader(Chain(self._steps), (Offload(0),))
+
+    def labels(self) -> Iterator[int]:
+        """So many are made, again and again."""
+        crew = Crew(CORES if self._overlap else 0, self._data.store.readers, prepare=use_one_core)
+        chain = Chain(self._steps if self._kept is None else Pipeline(()))
+        extraction = Extraction(self._reader, chain, self._layers, crew)
+        positions = np.tile(self._data.positions(), 1000)
+        batches = extraction.run(positions, self._data.index.ids[positions])
+        try:
+            for batch in batches:
+                assert not batch.failures, batch.failures
+                yield len(self._network.logits(batch.features).argmax(axis=1))
+        finally:
+            # What is under way would disturb whoever measures next.
+            crew.close()
+            crew.read.shutdown(wait=True)
+            crew.step.shutdown(wait=True)
 
 
-def make_stream(settings: Settings) -> Callable[[], Iterator[Pixels]]:
-    """What begins to give batches of pixels, for ever."""
-    pixels: Pixels = np.load(settings.pixels)
-    starts = range(0, len(pixels), settings.batch)
-    places = [range(start, min(start + settings.batch, len(pixels))) for start in starts]
-    if settings.source == "memory":
-        return lambda: (pixels[some.start : some.stop] for some in itertools.cycle(places))
-    load = from_files(settings.photos, lite0_steps()) if settings.source == "files" else from_tensors(pixels)
-    if not settings.pipelined:
-        return lambda: in_turn(load, itertools.cycle(places))
-    pool = ThreadPoolExecutor(settings.threads, initializer=use_one_core)
-    return lambda: ahead(load, itertools.cycle(places), pool)
+def make_network(settings: Settings) -> Network:
+    """One core for each of several batches; torch has all of them where it sees one batch at a time."""
+    alone = settings.source == "memory" or not settings.overlap
+    if settings.engine == "torch":
+        return Torch(CORES if alone else 1)
+    return Engine(Registry(settings.registry).get(settings.engine), threads=1)
+
+
+def measure(source: FromMemory | FromStore, seconds: float) -> dict[str, float]:
+    with closing(source.labels()) as made:  # type: ignore[type-var]
+        next(made)
+        begin, images, spent = time.perf_counter(), 0, 0.0
+        for number in itertools.count(1):
+            images += next(made)
+            spent = time.perf_counter() - begin
+            if spent >= seconds and number >= _FEWEST:
+                break
+    return {"images": images, "seconds": spent}
 
 
 def answer(settings: Settings) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    if settings.engine == "torch":
-        engine: Any = Torch(settings.threads)
-    else:
-        engine = Engine(Registry(settings.registry).get(settings.engine), threads=settings.threads)
-    stream = make_stream(settings)
+    network = make_network(settings)
+    source = (FromMemory if settings.source == "memory" else FromStore)(settings, network)
     print(json.dumps({"ready": 1}), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(measure(engine, stream, float(line.split()[1]))), file=answers, flush=True)
-
-
-def measure(engine: Any, stream: Callable[[], Iterator[Pixels]], seconds: float) -> dict[str, float]:
-    begin, images = time.perf_counter(), 0
-    with closing(stream()) as batches:  # type: ignore[type-var]
-        for pixels in batches:
-            engine.classify(pixels)
-            images += len(pixels)
-            if (spent := time.perf_counter() - begin) >= seconds:
-                break
-    return {"images": images, "seconds": spent}
+        print(json.dumps(measure(source, float(line.split()[1]))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

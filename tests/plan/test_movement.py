@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwater.errors import WrongUse
 from headwater.models.runtime import Classified, decide
-from headwater.plan.movement import LinearHead, Movement, carry, norms_of, stays
+from headwater.plan.movement import LinearHead, Movement, norms_of, stays
 
 SAMPLES = 64
 
@@ -55,10 +55,11 @@ def test_what_is_skipped_has_the_label_that_the_new_head_gives(
     new = moved(old, rng, size * scale)
     features = np.abs(rng.normal(size=(SAMPLES, width))).astype(np.float16)
     before, after = judge(old, features), judge(new, features)
-    most = Movement(old, new).most(before.labels, norms_of(features))
+    movement = Movement(old, new)
+    most = movement.most(before.labels, norms_of(features))
     sure = stays(before.margins, most)
     np.testing.assert_array_equal(before.labels[sure], after.labels[sure])
-    scores, margins = carry(before.scores[sure], before.margins[sure], most[sure])
+    scores, margins = movement.carry(before.scores[sure], before.margins[sure], most[sure])
     assert (scores <= after.scores[sure] * (1 + 1e-5)).all()
     assert (margins <= after.margins[sure] + 1e-5 * np.abs(after.margins[sure])).all()
     assert (margins > 0).all()
@@ -130,12 +131,15 @@ def test_one_class_never_changes() -> None:
     assert stays(before.margins, Movement(head, head).most(before.labels, norms_of(features))).all()
 
 
-def test_certainty_stays_certainty() -> None:
-    scores, margins = carry(
-        np.array([1.0, 0.5], np.float32), np.array([2000.0, 1.0], np.float32), np.array([1000.0, 0.0])
+def test_what_is_certain_stays_certain_and_a_rounded_score_is_not_believed() -> None:
+    head = LinearHead(np.eye(2, dtype=np.float32), np.zeros(2, np.float32))
+    scores, margins = Movement(head, head).carry(
+        np.array([1.0, 1.0, 0.5], np.float32),
+        np.array([2000.0, 20.0, 1.0], np.float32),
+        np.array([1000.0, 19.0, 0.0]),
     )
-    assert scores.tolist() == [1.0, 0.5]
-    assert margins.tolist() == [1000.0, 1.0]
+    np.testing.assert_allclose(scores, [1.0, 1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(-1.0))], rtol=1e-6)
+    assert margins.tolist() == [1000.0, 1.0, 1.0]
 
 
 def test_norms_are_upper_bounds() -> None:

@@ -81,6 +81,21 @@ class Movement:
             found[places] = self._most(label, norms[places].astype(np.float64))
         return found
 
+    def carry(self, scores: Floats, margins: Floats, most: Doubles) -> tuple[Floats, Floats]:
+        """Lower bounds of score and margin under the new head, for samples whose label stays.
+
+        The margin is at least m - most. The score is 1 / (1 + s) where s sums exp(z_c - z_y) over the C - 1
+        other classes. Each exponent grows by at most `most`, so s by at most the factor exp(most); and none
+        is above most - m, so s is at most (C - 1) exp(most - m). The better of both is taken: a score that
+        float32 rounded to 1 tells little of s, and has what a sum of C terms loses taken off.
+        """
+        classes = len(self._shift)
+        before = np.maximum(scores.astype(np.float64) - (classes + 8) * 2.0 * _UNIT, 0.0)
+        left = margins.astype(np.float64) - most
+        grown = before / (before + np.exp(np.minimum(most, _LARGEST_EXPONENT)) * (1.0 - before))
+        apart = 1.0 / (1.0 + (classes - 1) * np.exp(-np.maximum(left, 0.0)))
+        return _down(np.maximum(grown, apart)), _down(left)
+
     def _most(self, label: int, norms: Doubles) -> Doubles:
         others = np.arange(len(self._shift)) != label
         if not others.any():
@@ -104,17 +119,6 @@ class Movement:
 def stays(margins: Floats, most: Doubles) -> NDArray[np.bool_]:
     """Where the label is certain to stay; not where a margin is unknown."""
     return margins.astype(np.float64) > most  # a NaN is greater than nothing
-
-
-def carry(scores: Floats, margins: Floats, most: Doubles) -> tuple[Floats, Floats]:
-    """Lower bounds of score and margin under the new head, for samples whose label stays.
-
-    The margin is at least m - most. The score is 1 / (1 + s) where s sums exp(z_c - z_y) over the other
-    classes; each exponent grows by at most `most`, so s by at most the factor exp(most).
-    """
-    before = scores.astype(np.float64)
-    after = before / (before + np.exp(np.minimum(most, _LARGEST_EXPONENT)) * (1.0 - before))
-    return _down(after), _down(margins.astype(np.float64) - most)
 
 
 def norms_of(features: NDArray[np.float16]) -> Floats:

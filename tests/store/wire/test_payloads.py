@@ -329,7 +329,7 @@ def test_an_array_that_is_a_view_is_sent_as_it_looks() -> None:
 @pytest.mark.parametrize(
     "value",
     [object(), {1, 2}.__class__, np.array([object()]), np.array(["x"]), 1 << 70, lambda: None],
-    ids=str,
+    ids=["object", "class", "objects", "text", "large", "function"],
 )
 def test_a_field_that_is_no_plain_data_fails_its_sample(value: object) -> None:
     with pytest.raises(SampleCorrupt, match="cannot be sent"):

@@ -12,7 +12,7 @@ from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.runtime import decide, make_head
 from headwater.models.version import ModelVersion
-from headwater.plan.movement import LinearHead, Movement, carry, stays
+from headwater.plan.movement import LinearHead, Movement, stays
 from headwater.store.jobs.draft import KEPT, MADE, NONE, Draft
 from headwater.store.labels.rows import LabelRows, Source
 
@@ -73,7 +73,7 @@ class Verdicts:
             most = movement.most(labels, norms[places])
             sure = stays(draft.margins[places], most)
             places, labels, most = places[sure], labels[sure], most[sure]
-            scores, margins = carry(draft.scores[places], draft.margins[places], most)
+            scores, margins = movement.carry(draft.scores[places], draft.margins[places], most)
             draft.settle(places, KEPT, labels=labels, scores=scores, margins=margins)
 
     def decide(self, draft: Draft, places: NDArray[np.integer], features: NDArray[np.float16]) -> None:
