@@ -29,6 +29,8 @@ LONGEST = 4.0
 NOISE = 0.3
 """Of a new head, relative to its weights: enough to change labels."""
 END_SECONDS = 300
+DONE_TO = ("labelled", "unchanged", "changed", "skipped")
+"""What becomes of a photo, each of one."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Labels:
     versions: int = 0
     lost: int = 0
     doubled: int = 0
+    miscounted: int = 0
     wrong: int = 0
 
 
@@ -67,7 +70,7 @@ class Relabelling:
         with serve(self._photos, further=self._flags) as store:
             job = job or self._begin(store)
             self._wait(job)
-        self._check()
+        self._check(self._record(job))
         return self.found
 
     def _begin(self, store: Store) -> str:
@@ -86,7 +89,7 @@ class Relabelling:
             print(f"relabel, kill {self.found.kills}", file=sys.stderr, flush=True)
             return job
         self.found.idle += 1
-        self._check()
+        self._check(record)
         self._model = with_noise(self._model, NOISE)
         self._registry.put(self._model, name=TRUNK, switch=True)
         return ""
@@ -101,8 +104,9 @@ class Relabelling:
     def _record(self, job: str) -> JobRecord:
         return msgspec.json.decode((self._folder / "jobs" / f"{job}.json").read_bytes(), type=JobRecord)
 
-    def _check(self) -> None:
-        """Every photo has the label that this process finds, and was written once by each version."""
+    def _check(self, record: JobRecord) -> None:
+        """Every photo has the label that this process finds, was written once by each version, and was
+        counted once by the job, however often that began again."""
         found = self.found
         found.versions += 1
         logits = make_head(self._model).run(self._features.astype(np.float32))
@@ -110,6 +114,7 @@ class Relabelling:
         labels, truth = self._labels(), dict(zip(self._ids.tolist(), names, strict=True))
         found.lost += sum(id not in labels for id in truth)
         found.wrong += sum(labels.get(id, name) != name for id, name in truth.items())
+        found.miscounted += abs(sum(record.counts[name] for name in DONE_TO) - len(truth))
         found.doubled += sum(count > found.versions for count in self._writes())
 
     def _labels(self) -> dict[int, str]:

@@ -2,9 +2,10 @@
 
 SIGKILL at random moments, of a real store with EfficientNet-Lite0. First while it relabels photos: after each
 start the job must go on by itself, and whenever it ends every photo must have the label of the version in
-force, written once by each version so far. Then while versions are switched to and fro as fast as can be, and
-in every other life new ones are sent: whatever is there afterwards must verify, digest by digest, what was
-acknowledged must be there, and in force must be what was before or what was asked for.
+force, written once by each version so far and counted once by the job. Then while versions are switched to
+and fro as fast as can be, and in every other life new ones are sent: whatever is there afterwards must
+verify, digest by digest, what was acknowledged must be there, and in force must be what was before or what
+was asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ RELABELS_QUICK, SWITCHES_QUICK = 3, 6
 
 
 def label_bars(found: Labels) -> list[Bar]:
-    counts = {"lost": found.lost, "written twice": found.doubled, "other than the model's": found.wrong}
+    counts = {
+        "lost": found.lost,
+        "written twice": found.doubled,
+        "counted twice or never": found.miscounted,
+        "other than the model's": found.wrong,
+    }
     what = f"labels, {found.kills} kills of a relabel at work: {{}}"
     return [Bar(what.format(name), "0", str(count), count == 0) for name, count in counts.items()]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ WAYS = ("near-data", "typical", "ideal")
 ROUNDS, ALONE = 5, 3
 EPOCHS = 5
 FEATURE_BYTES = 2 * 1280
-WITHIN = 0.15
+WITHIN, PLANNED_WITHIN = 0.15, 0.3
 LESS = {"fine-tune": 40.0, "relabel": 1000.0}
 MILLION = 1e6
 
@@ -107,12 +107,24 @@ class Setting:
     def _rate(self, name: str, photos: int) -> float:
         return photos / self.here.fit(name).seconds
 
-    def relabel(self, trunk: str) -> tuple[int, float]:
-        """How many photos the store labelled, and the bytes that crossed for each, both ways."""
+    def weigh(self, trunk: str, photos: int) -> dict[str, float]:
+        """Bytes that cross for a photo, both ways together, with all headers."""
+        calls: dict[str, Callable[[], int]] = {
+            "typical": lambda: self._fit(f"{trunk}-typical", photos),
+            "fine-tune": lambda: self._fit(f"{trunk}-near-data", photos),
+            "relabel": lambda: int(self.here.relabel(self.address, trunk)["labelled"]),
+        }
+        return {what: self._crossing(call) for what, call in calls.items()}
+
+    def _fit(self, name: str, photos: int) -> int:
+        self.here.fit(name)
+        return photos
+
+    def _crossing(self, call: Callable[[], int]) -> float:
         before = [received(side) for side in (self.ends.store, self.ends.trainer)]
-        labelled = int(self.here.relabel(self.address, trunk)["labelled"])
+        photos = call()
         after = [received(side) for side in (self.ends.store, self.ends.trainer)]
-        return labelled, (sum(after) - sum(before)) / labelled
+        return (sum(after) - sum(before)) / photos
 
 
 @dataclass(frozen=True)
@@ -202,25 +214,27 @@ def factor_bar(one: Found) -> Bar:
     return Bar(what, f"{one.factor:.2f}x, within {WITHIN:.0%}", found, holds)
 
 
-def byte_bars(one: Found, relabelled: float) -> list[Bar]:
-    """Against the images as they cross the same link, headers and all."""
-    raw = one.per_photo("typical")
-    less = {"fine-tune": raw / one.per_photo("near-data"), "relabel": raw / relabelled}
-    bars = []
-    for what, found in less.items():
-        asked, title = LESS[what], f"bytes of a photo over those of its {what}"
-        bars.append(Bar(title, f"at least {asked:,.0f}x", f"{found:,.1f}x", found >= asked))
-    return bars
+def plan_bar(one: Found) -> Bar:
+    """What the product itself expects of a few photos, before it begins."""
+    options = one.planned["options"]
+    factor, ratio = options["images"] / options["features"], compare(one.speeds, "near-data", "typical")
+    holds = abs(ratio.median / factor - 1) <= PLANNED_WITHIN
+    what = f"{one.trunk}: the same, by the factor that the product's plan gave"
+    return Bar(what, f"{factor:.2f}x, within {PLANNED_WITHIN:.0%}", f"{ratio.median:.2f}x", holds)
 
 
-def byte_table(one: Found, relabelled: float) -> Table:
-    rows = (
-        ("the file itself", f"{one.planned['file']:,.0f}"),
-        ("Typical, to the tuner", f"{one.per_photo('typical'):,.0f}"),
-        ("near-data fine-tuning, to the tuner", f"{one.per_photo('near-data'):,.0f}"),
-        ("relabel, both ways", f"{relabelled:,.2f}"),
-    )
-    return Table((f"across the link, {one.trunk}", "bytes per photo"), rows)
+def byte_bars(weights: Mapping[str, float]) -> Iterator[Bar]:
+    """Against the images as they cross the same link."""
+    for what, asked in LESS.items():
+        found, title = weights["typical"] / weights[what], f"bytes of a photo over those of its {what}"
+        yield Bar(title, f"at least {asked:,.0f}x", f"{found:,.1f}x", found >= asked)
+
+
+def byte_table(one: Found, weights: Mapping[str, float]) -> Table:
+    size = one.planned["file"]
+    rows = [("the file itself", f"{size:,.0f}", "1.0x")]
+    rows += [(what, f"{count:,.2f}", f"{size / count:,.1f}x") for what, count in weights.items()]
+    return Table((f"across the link, both ways, {one.trunk}", "bytes per photo", "file / it"), tuple(rows))
 
 
 def start(folder: Path, options: Options, stack: ExitStack) -> Setting:
@@ -241,18 +255,17 @@ def run(folder: Path, options: Options) -> Report:
     with ExitStack() as stack:
         setting = start(folder, options, stack)
         found = [measure(setting, trunk, options) for trunk in (TRUNK, INT8)]
-        labelled, relabelled = setting.relabel(TRUNK)
-    first = found[0]
-    costs = cost_table(found, options.numbers), byte_table(first, relabelled)
-    # made-up photos have other sizes
-    fewer = byte_bars(first, relabelled) if options.data else []
+        first = found[0]
+        weights = setting.weigh(TRUNK, first.photos)
+    costs = cost_table(found, options.numbers), byte_table(first, weights)
+    fewer = byte_bars(weights) if options.data else ()  # made-up photos have other sizes
     return Report(
         f"fine-tuning near the data, with images over {RATE_MBIT} Mbit, and with images at the tuner",
         (time_table(found), alone_table(found), *costs),
-        (*map(factor_bar, found), *fewer),
+        (*map(factor_bar, found), *map(plan_bar, found), *fewer),
         (
             f"{first.photos:,} photos, {MACHINE_CORES} cores; a head of 10 classes, {EPOCHS} epochs in "
-            f"one run; {labelled:,} photos were relabelled",
+            "one run",
             "seconds are those from the first request to the last epoch; planning is not in them",
             "store, tuner, training: for a photo, each alone; the plan's: what the product expects from a "
             "few photos",

@@ -164,7 +164,8 @@ def send_gaps(sender: Sender, model: Model, what: str, change: Change, *, gaps: 
 
 
 def _send_chain(sender: Sender, line: list[str], what: str) -> Sent:
-    """From a registry that knows the version at the store by its delta to the next one alone."""
+    """From a registry that knows the version at the store by its delta to the next one, and the store's
+    graphs because it tells of them."""
     other = Registry(sender.fresh_folder())
     held, *rest = line
     for digest in line:
@@ -173,7 +174,8 @@ def _send_chain(sender: Sender, line: list[str], what: str) -> Sent:
         other.keep_delta(old, new, sender.registry.delta(old, new))
     other.collect(keep=rest)
     assert held not in other
-    way = cheapest(other, [held], rest[-1])
+    told = sender.registry.version(held).graphs.values()
+    way = cheapest(other, [held], rest[-1], graphs=[*told])
     store = Registry(sender.fresh_folder())
     _receive(store, cheapest(sender.registry, (), held))
     _receive(store, way)

@@ -120,12 +120,11 @@ def run(folder: Path, options: Options) -> Report:
         for runs in RUNS:
             tuners.prepare(f"runs-{runs}", {**settings, "recipe": recipe(epochs, runs)})
         found = measure(tuners, rounds=1 if options.quick else ROUNDS)
-    what = "{}: seconds over S/N + (N-1)/N max(S,T) + T/N"
-    names = {runs: f"{runs} run" + ("s" if runs > 1 else "") for runs in RUNS}
+    what = "{} runs: seconds over S/N + (N-1)/N max(S,T) + T/N"
     return Report(
         "the time of a fine-tuning in overlapped runs, store and tuner on a core each",
         (time_table(found), stage_table(found)),
-        (close_bar(found), *(close_to_one(what.format(names[n]), ratios(found, n), WITHIN) for n in RUNS)),
+        (close_bar(found), *(close_to_one(what.format(n), ratios(found, n), WITHIN) for n in RUNS[1:])),
         (
             f"{settings['samples']} photos, batches of {BATCH}, {epochs} epochs, nothing held out",
             f"the head: one layer of 320 x 320, {DEPTH} times over; its state is written after every epoch",

@@ -208,6 +208,8 @@ def bars_of(measured: Measured) -> Iterator[Bar]:
         growth, asked = measured.growth(("near-data", count)), GROWTH * count
         what = f"near-data: images/s of {count} stores over those of one"
         yield Bar(what, f"at least {asked:.2f}x", f"{growth:.2f}x", growth >= asked)
+        what = f"near-data, {count} stores: images/s over the expected"
+        yield close_to_one(what, measured.ratios(("near-data", count)), WITHIN)
     for count in STORES:
         knee = f"{measured.knee('typical'):.1f}"
         what = f"typical, {count} stores, the knee at {knee}: images/s over the expected"

@@ -64,7 +64,7 @@ BODIES = {
     "model_take": messages.encode(ModelTake(MODEL.digest, BODY)),
     "model_switch": messages.encode(ModelSwitch(held.NAME, MODEL.digest)),
     "model_rollback": messages.encode(ModelRollback(held.NAME, BODY)),
-    "jobs": messages.encode(JobQuery()),
+    "jobs": messages.encode(JobQuery(["none"])),
     "job_start": messages.encode(JobStart("relabel", "photos", held.NAME, "a visitor's")),
     "job_stop": messages.encode(JobStop(["none"])),
     "inbox_seal": messages.encode(InboxSeal("photos")),

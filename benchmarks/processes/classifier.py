@@ -39,7 +39,7 @@ from headwater.store.cabinet import Cabinet
 from headwater.store.features import Pictures
 
 BATCH = 32
-"""Images that torch is given at once from memory."""
+"""Images that torch is given at once, if nothing else is said."""
 CORES = len(os.sched_getaffinity(0))
 _MOST_BYTES = 1 << 32
 _FEWEST = 2  # batches of a measurement
@@ -53,8 +53,8 @@ class Settings:
     """`engine` is torch or a version in `registry`; `source` says what a photo is before each pass.
 
     memory: pixels, all in one array; files: JPEG files of `photos`, a dataset; tensors: images that were
-    kept, as a store keeps them. `overlap` lets reading, steps and layers go on at once, `at_once` is how
-    many images a layer sees together.
+    kept, as a store keeps them. `overlap` lets reading, steps and layers go on at once, or several batches
+    of pixels with a core each; `at_once` is how many images a layer sees together.
     """
 
     engine: str
@@ -135,12 +135,12 @@ class Kept:
 
 
 class FromMemory:
-    """Pixels that are there: torch with all cores on a batch, the engine with a core on each of several."""
+    """Pixels that are there: all cores on one batch, or with `overlap` a core on each of several."""
 
     def __init__(self, settings: Settings, network: Network) -> None:
         self._pixels: Pixels = np.load(settings.pixels)
         self._network, self._at_once = network, settings.at_once
-        self._together = 1 if settings.engine == "torch" else CORES
+        self._together = CORES if settings.overlap else 1
         self._pool = ThreadPoolExecutor(self._together)
 
     def labels(self) -> Iterator[int]:
@@ -198,9 +198,8 @@ class FromStore:
 
 def make_network(settings: Settings) -> Network:
     """One core for each of several batches; torch has all of them where it sees one batch at a time."""
-    alone = settings.source == "memory" or not settings.overlap
     if settings.engine == "torch":
-        return Torch(CORES if alone else 1)
+        return Torch(1 if settings.overlap else CORES)
     return Engine(Registry(settings.registry).get(settings.engine), threads=1)
 
 

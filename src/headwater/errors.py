@@ -14,6 +14,7 @@ HeadwaterError
 ├── LoaderTimeout          no batch within `timeout` seconds
 ├── MissingExtra           an optional package that the call needs is not installed
 ├── Incompatible           two sides that speak no common version
+├── InboxFull              a store that keeps as many bytes of images as it may
 ├── LabelError             a label database that cannot be opened or used as asked
 │   ├── LabelFileInvalid   a file of labels with something wrong in it; nothing was taken from it
 │   └── LabelRefused       a change that would break what the database promises
@@ -125,6 +126,10 @@ class StoreLost(Unreachable):
 
 class Incompatible(HeadwaterError):
     """Two sides that speak no common version of the protocol, or a database of a newer program."""
+
+
+class InboxFull(HeadwaterError):
+    """A store that has no room for more images: what it keeps has as many bytes as it may."""
 
 
 class LabelError(HeadwaterError):

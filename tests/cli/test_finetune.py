@@ -12,9 +12,14 @@ import pytest
 import torch
 
 import headwater as hw
+from exports import as_they_are, fitted
 from headwater import cli
 from headwater.models.registry import Registry
 from headwater.store.labels import LabelRows, Source, open_labels
+from headwater.store.pushing import push
+from headwater.tune.quantise import QuantiseWish, quantise_here
+from nets import SIZE
+from seaweed import free_ports
 from stores import running_daemon
 from tunings import make_registry, write_colours
 
@@ -44,7 +49,7 @@ def run(colours: Path | str, registry: Registry, *words: object) -> int:
 
 
 def run_json(
-    capsys: pytest.CaptureFixture[str], colours: Path, registry: Registry, *words: object
+    capsys: pytest.CaptureFixture[str], colours: Path | str, registry: Registry, *words: object
 ) -> dict[str, Any]:
     assert run(colours, registry, *words, "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -125,6 +130,43 @@ def test_labels_of_a_store_that_are_looked_for_elsewhere(
             assert "a store does not send its labels: name the file STATE/labels.db on its machine" in shown
     assert run(colours, registry, *words) == 1
     assert "a store does not send" not in capsys.readouterr().err, "of what lies here no store knows"
+
+
+@pytest.mark.parametrize("name", ["plain", "tuned"])
+def test_a_result_that_a_store_does_not_take_is_only_delivered_by_the_same_command(
+    name: str, colours: Path, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not trained again, and not tuned further; the error says what is done, and what is left."""
+    (port,) = free_ports(1)
+    settings = {"state": tmp_path / "state", "listen": f"127.0.0.1:{port}"}
+    words = ("--sync", "--cut", "features", *(("--name", name) if name != "plain" else ()))
+    with running_daemon({"colours": colours}, **settings) as daemon:
+        address = daemon.serving.address
+        push(registry, [address], "plain")
+    parent = registry.current("plain")
+    with running_daemon({"colours": colours}, model_bytes=100, **settings):
+        assert run(f"{address}/colours", registry, *words) == 4
+    made = registry.current(name)
+    assert made.parent == parent.digest
+    told = capsys.readouterr().err
+    assert f"the fine-tuning is done: {made.digest} is in force here as {name}" in told
+    assert f"headwater models sync {address} --name {name}" in told
+    with running_daemon({"colours": colours}, **settings):
+        found = run_json(capsys, f"{address}/colours", registry, *words)
+    assert (found["version"], found["resumed"], len(found["sync"])) == (made.digest, True, 1)
+    assert registry.current(name) == made
+    assert Registry(tmp_path / "state" / "models").current(name).digest == made.digest
+
+
+def test_the_command_says_that_a_new_head_on_int8_is_not_measured(
+    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    registry.put(as_they_are(fitted()), name="plain", switch=True)
+    quantise_here(hw.open(pictures), registry, QuantiseWish("plain"))
+    assert run(pictures, registry) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "int8" in line]
+    assert line.endswith("and not for the new head")
 
 
 @pytest.mark.parametrize(

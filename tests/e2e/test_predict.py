@@ -29,7 +29,7 @@ from datasets import make_photo
 from headwater.errors import (
     DatasetNotFound,
     DatasetStale,
-    HeadwaterError,
+    InboxFull,
     ModelNotFound,
     Refused,
     SampleCorrupt,
@@ -496,9 +496,9 @@ def test_an_inbox_has_an_end(photos: Path, tmp_path: Path, photo: bytes) -> None
         place = Place("http", "127.0.0.1", int(urlsplit(str(daemon.serving.http)).port or 0))
         assert post(place, "/predict", photo, token=None)[0] == 200
         status, _, answer = post(place, "/predict?keep=1", photo, token=None)
-        assert (status, answer["kind"]) == (507, "HeadwaterError")
+        assert (status, answer["kind"]) == (507, "InboxFull")
         assert daemon._keeper.unsealed_bytes == 0
-        with pytest.raises(HeadwaterError, match="raise inbox_bytes"):
+        with pytest.raises(InboxFull, match="raise inbox_bytes"):
             PredictClient(place, Secret(), HURRIED).predict(photo, Inquiry(keep=True))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +15,9 @@ from numpy.typing import NDArray
 import headwater as hw
 from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
-from headwater.engine.chain import Chain
+from headwater.engine.chain import Chain, Lot
 from headwater.engine.crew import Crew
-from headwater.engine.fetching import Fetched, Wanted
+from headwater.engine.fetching import Fetched, Reader, Wanted
 from headwater.engine.inference import BATCH, Extraction, FeatureBatch, Gathering
 from headwater.errors import ModelError, SampleCorrupt
 from headwater.models.runtime import Engine
@@ -22,6 +25,7 @@ from headwater.plan.offload import Offload
 from relabelling import small_model, write_photos
 
 CROP = T.Compose([T.CenterCrop(8)])
+MEETING_SECONDS = 10.0
 
 
 class Colours:
@@ -76,6 +80,64 @@ def test_every_sample_is_made_or_named(data: hw.Dataset, workers: int) -> None:
     assert keys == {f"broken-{number}.jpg" for number in range(3)}
     assert all(isinstance(failed.error, SampleCorrupt) for failed in lost)
     assert sum(layers.batches) == len(ids)
+
+
+class Meeting:
+    """Where the layers of the first batch, and the reading and decoding of a lot of the next one, meet.
+
+    The lot is not read before the layers have begun, and they do not end before it is decoded.
+    """
+
+    def __init__(self, position: int, id: int) -> None:
+        self.position, self.id = position, id
+        self.begun, self.decoded = threading.Event(), threading.Event()
+        self.missed: list[str] = []
+
+    def wait(self, event: threading.Event, who: str) -> None:
+        if not event.wait(MEETING_SECONDS):
+            self.missed.append(who)
+
+
+class MeetingLayers(Colours):
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__()
+        self._meeting = meeting
+
+    def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        self._meeting.begun.set()
+        self._meeting.wait(self._meeting.decoded, "layers")
+        return super().features(images)
+
+
+class MeetingReader:
+    def __init__(self, reader: Reader, meeting: Meeting) -> None:
+        self._reader, self._meeting = reader, meeting
+        self.sizes, self.key, self.abandon = reader.sizes, reader.key, reader.abandon
+
+    def fetch(self, wanted: Wanted) -> Fetched:
+        if self._meeting.position in wanted.positions:
+            self._meeting.wait(self._meeting.begun, "reader")
+        return self._reader.fetch(wanted)
+
+
+@dataclass(frozen=True)
+class MeetingChain(Chain):
+    meeting: Meeting | None = None
+
+    def run(self, values: Sequence[Any], lot: Lot, *, done: NDArray[np.uint8] | None = None) -> None:
+        super().run(values, lot, done=done)
+        if self.meeting is not None and self.meeting.id in lot.ids:
+            self.meeting.decoded.set()
+
+
+def test_reading_decoding_and_layers_overlap(data: hw.Dataset) -> None:
+    positions, ids = data.positions(), data.ids
+    meeting = Meeting(int(positions[-1]), int(ids[-1]))
+    chain = MeetingChain(CROP, meeting=meeting)
+    reader = MeetingReader(data.store.reader(chain, (Offload(0),)), meeting)
+    made = Extraction(lambda: reader, chain, MeetingLayers(meeting), Crew(2, 2))
+    assert len(run(made, data)) == 2
+    assert meeting.missed == []
 
 
 def test_features_are_those_of_the_sample_beside_them(data: hw.Dataset) -> None:

@@ -193,6 +193,26 @@ def test_an_approximation_is_sent_only_where_it_saves(stores: Stores, tuner: Reg
     assert (delta.kind, delta.version, delta.rounding) == ("delta", second.digest, None)
 
 
+def test_int8_steps_that_reach_the_version_itself_are_no_approximation(
+    stores: Stores, tuner: Registry
+) -> None:
+    """Weights that moved by 127 steps of a power of two: rounding loses nothing, and takes fewer bytes."""
+    base = wide(44)
+    grid = np.round(64 * base.tensors["head/weight"]) / np.float32(64)
+    base = change(base, head_weight=grid + np.float32(0))  # no zero is negative
+    first = put(tuner, base, "one-step")
+    push(tuner, stores.addresses, "one-step")
+    weight = base.tensors["head/weight"].copy()
+    moved = np.random.default_rng(45).random(weight.shape) < 0.3
+    weight[moved] += np.float32(127 / 256)
+    second = put(tuner, change(base, head_weight=weight), "one-step", first)
+    (exact,) = push(tuner, stores.addresses[1:], "one-step")
+    (near,) = push(tuner, stores.addresses[:1], "one-step", approximate=True)
+    assert (near.error, near.version, near.rounding) == (None, second.digest, None)
+    assert near.sent_bytes < exact.sent_bytes, "the case that is meant"
+    assert stores.registries[0].get("one-step").facts == tuner.get("one-step").facts
+
+
 def test_int8_that_a_store_has_made_of_the_version_stays_in_force(stores: Stores, tuner: Registry) -> None:
     """A timer that pushes must not undo what the store's own job did; what is newer comes, though."""
     base = wide(41)

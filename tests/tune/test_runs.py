@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -71,6 +73,34 @@ def test_lots_that_must_be_here_hold_the_rows_that_are_needed(case: tuple[int, R
         last = runs.lots[runs.lots_before_validation - 1]
         assert last.held
         assert last.rows.stop == int(runs.held_rows[-1]) + 1
+
+
+@given(divided(), st.data())
+def test_a_lot_is_found_from_either_end_and_past_the_ends_is_none(
+    case: tuple[int, Runs], data: st.DataObject
+) -> None:
+    _, runs = case
+    everything, number = list(runs.lots), data.draw(st.integers(0, len(runs.lots) - 1))
+    for found in (runs.lots[number], runs.lots[number - len(runs.lots)], runs.lots[number : number + 1][0]):
+        assert (found.number, found.first) == (number, everything[number].first)
+        assert np.array_equal(found.places, everything[number].places)
+    with pytest.raises(IndexError):
+        runs.lots[len(everything)]
+
+
+def test_lots_of_many_samples_take_no_memory() -> None:
+    """1e8 samples are a million and a half of lots: an object for each would be some hundred megabytes."""
+    many = np.broadcast_to(np.int64(0), 10**8)
+    tracemalloc.start()
+    try:
+        lots = Runs((many, many), many[:1000], variants=2).lots
+        found = lots[-1]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(lots) == 4 * 10**8 // LOT + 16
+    assert (found.number, found.rows.stop) == (len(lots) - 1, 4 * 10**8 + 1000)
+    assert held < 50_000
 
 
 def test_lots_of_one_stretch_are_alike() -> None:

@@ -17,16 +17,19 @@ import torch
 from torch import nn
 
 import headwater as hw
+from exports import as_they_are, fitted
 from headwater import transforms as T
-from headwater.errors import ModelError, ModelNotFound, WrongUse
+from headwater.errors import ModelError, ModelNotFound, Unreachable, WrongUse
 from headwater.models.path import cheapest
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.tune.labels import Labelled, own_labels
+from headwater.tune.quantise import QuantiseWish, quantise_here
 from headwater.tune.recipe import Recipe
 from headwater.tune.tuner import Tuner
 from headwater.tune.workplace import working
+from nets import SIZE
 from tunings import Interrupted, StopAt, make_picture, write_colours
 
 RECIPE = Recipe(epochs=3, runs=2, batch_size=32, seed=7)
@@ -264,6 +267,97 @@ def test_ended_at_the_switch_the_same_call_only_switches(
     assert (done.resumed, done.accuracy, done.version) == (True, (1.0, 1.0), registry.current("tuned"))
     assert not list((cache / "finetune").iterdir())
     assert make_tuner(colours, registry).fit("tuned").version == done.version
+
+
+def test_ended_after_the_switch_the_models_own_name_is_not_tuned_twice(
+    colours: Path, registry: Registry, cache: Path
+) -> None:
+    """Without a name the same call names, after the switch, the version that it has made itself."""
+    parent = registry.current("plain")
+    with pytest.raises(Interrupted):
+        make_tuner(colours, Torn(registry.folder, after=True)).fit()
+    made = registry.current("plain")
+    assert made.parent == parent.digest
+    watch = StopAt()
+    tuner = make_tuner(colours, registry)
+    plan, done = tuner.plan(), tuner.fit(watch=watch)
+    assert (watch.told, done.version, done.resumed, done.plan) == ([], made, True, plan)
+    assert not list((cache / "finetune").iterdir())
+    further = make_tuner(colours, registry).fit()
+    assert further.version.parent == made.digest, "once that is over, the same call is another one"
+
+
+def test_ended_after_the_switch_another_name_or_recipe_is_another_call(
+    colours: Path, registry: Registry
+) -> None:
+    with pytest.raises(Interrupted):
+        make_tuner(colours, Torn(registry.folder, after=True)).fit()
+    made = registry.current("plain")
+    other = make_tuner(colours, registry).fit("other")
+    longer = make_tuner(colours, registry, Recipe(epochs=4, runs=2, batch_size=32, seed=7)).fit("longer")
+    assert other.version.parent == longer.version.parent == made.digest
+    assert not other.resumed
+
+
+@pytest.mark.parametrize("name", [None, "tuned"])
+def test_what_could_not_be_delivered_is_only_delivered(
+    name: str | None, colours: Path, registry: Registry, cache: Path
+) -> None:
+    """The version is in force here by then; of the features nothing is left."""
+    delivered: list[ModelVersion] = []
+
+    def fail(version: ModelVersion) -> None:
+        assert registry.current(name or "plain") == version
+        raise Unreachable("the store is away")
+
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            make_tuner(colours, registry).fit(name, deliver=fail)
+        (folder,) = (cache / "finetune").iterdir()
+        assert {path.name for path in folder.iterdir()} == {"lock", "outcome.json", "plan.json"}
+    watch = StopAt()
+    done = make_tuner(colours, registry).fit(name, watch=watch, deliver=delivered.append)
+    assert (watch.told, delivered, done.resumed) == ([], [registry.current(name or "plain")], True)
+    assert not list((cache / "finetune").iterdir())
+
+
+def put_int8(colours: Path, registry: Registry) -> ModelVersion:
+    registry.put(as_they_are(fitted()), name="plain", switch=True)
+    return registry.version(
+        quantise_here(hw.open(colours), registry, QuantiseWish("plain", "colours")).result
+    )
+
+
+def test_int8_layers_under_a_new_head_are_said_to_be_unmeasured(tmp_path: Path, registry: Registry) -> None:
+    """In the plan, and in `made` of the version, with the figure of the head that it was measured for."""
+    pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    int8 = put_int8(pictures, registry)
+    figure = int8.made["agreement"]
+    tuner = make_tuner(pictures, registry)
+    (line,) = [line for line in str(tuner.plan()).splitlines() if "int8" in line]
+    assert line == (
+        f"the frozen layers are int8: their agreement with fp32, {figure:.1%} of the labels, was measured "
+        f"for the head of {int8.digest[:12]} and not for the new head"
+    )
+    first = tuner.fit()
+    assert first.version.made["int8"] == {"agreement": figure, "measured_for": int8.digest}
+    further = make_tuner(pictures, registry)
+    assert further.plan().note == line, "and of the head after that"
+    assert further.fit().version.made["int8"] == first.version.made["int8"]
+
+
+def test_int8_layers_of_which_nothing_is_known(tmp_path: Path, registry: Registry) -> None:
+    pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    brought = registry.put(registry.get(put_int8(pictures, registry).digest), name="brought", switch=True)
+    tuner = Tuner(hw.open(pictures), "brought", registry=registry, recipe=RECIPE)
+    assert tuner.plan().note.endswith("is not known, and is not measured for the new head")
+    assert tuner.fit().version.made["int8"] == {"agreement": None, "measured_for": brought.digest}
+
+
+def test_of_fp32_layers_there_is_nothing_to_say(colours: Path, registry: Registry) -> None:
+    tuner = make_tuner(colours, registry)
+    assert tuner.plan().note == ""
+    assert "int8" not in tuner.fit().version.made
 
 
 def test_ended_before_the_switch_another_name_or_a_lost_version_is_made_again(

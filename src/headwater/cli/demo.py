@@ -23,7 +23,7 @@ _CLASSES = 8
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for photos and report.")] = Path("demo"),
-    count: Annotated[int, typer.Option(min=80, help="How many photos to make.")] = 2000,
+    count: Annotated[int, typer.Option(min=240, help="How many photos to make.")] = 2000,
     epochs: Annotated[int, typer.Option(min=1)] = 5,
     seed: Annotated[int, typer.Option(min=0)] = 17,
     json: JsonFlag = False,

@@ -11,10 +11,18 @@ import typer
 
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
-from headwater.cli.tuning import TuningBars, locations, name_at, require_delivered, usual_augment
+from headwater.cli.tuning import (
+    TuningBars,
+    deliver_result,
+    locations,
+    name_at,
+    require_delivered,
+    usual_augment,
+)
 from headwater.errors import LabelError, MissingExtra, WrongUse
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
+from headwater.models.version import ModelVersion
 from headwater.plan.finetune.plan import format_seconds
 from headwater.store import Dataset, Link, open
 from headwater.tune.recipe import Recipe
@@ -87,6 +95,7 @@ def finetune(
     )
     link, stores = Link(ca=ca, cert=cert, key=key), locations(data) if sync else []
     source = Registry(registry or models_folder())
+    sent: list[dict[str, Any]] = []
     if sync:
         # Only the result is put in force: to tune an older version must not bring that one back.
         require_delivered(source, stores, model, token=token_file, link=link, in_force=False)
@@ -97,13 +106,13 @@ def finetune(
         if dry_run:
             _print_plan(tuner, as_json=json)
             return
+
+        def deliver(version: ModelVersion) -> None:
+            if sync:
+                sent.extend(deliver_result(source, stores, version, token=token_file, link=link))
+
         with TuningBars(tuner.plan().runs, recipe.epochs) as bars:
-            done = tuner.fit(name, watch=bars)
-    sent: list[dict[str, Any]] = []
-    if sync:
-        sent = require_delivered(
-            source, stores, done.version.digest, token=token_file, link=link, in_force=True
-        )
+            done = tuner.fit(name, watch=bars, deliver=deliver)
     if json:
         print_json(describe(done) | {"sync": sent})
     else:

@@ -12,6 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from headwater.errors import HeadwaterError
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -29,6 +31,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for row in rows:
         table.add_row(*(printable(cell) for cell in row))
     Console(markup=False, highlight=False).print(table)
+
+
+def describe_error(error: HeadwaterError | None) -> dict[str, object] | None:
+    """What went wrong with one of several, as plain data."""
+    if error is None:
+        return None
+    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ from rich.progress import MofNCompleteColumn
 
 from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
-from headwater.cli.printing import JsonFlag, print_json, print_table, say
+from headwater.cli.printing import JsonFlag, describe_error, print_json, print_table, say
 from headwater.errors import WrongUse
 from headwater.models.quantise import BOUND
 from headwater.models.registry import Registry
@@ -23,7 +23,7 @@ from headwater.store.server.config import name_of
 
 if TYPE_CHECKING:
     from headwater.tune.quantise import QuantiseWish
-    from headwater.tune.relabel import Relabelled
+    from headwater.tune.relabel import JobAtStore
 
 _SHOWN = 12
 
@@ -73,7 +73,7 @@ def quantise(
     _end(found, rows)
 
 
-def describe(one: Relabelled, bound: float) -> dict[str, Any]:
+def describe(one: JobAtStore, bound: float) -> dict[str, Any]:
     """What became of a store, as plain data."""
     job, figures = one.job, one.job.figures if one.job else {}
     return {
@@ -89,20 +89,11 @@ def describe(one: Relabelled, bound: float) -> dict[str, Any]:
         "correlation": figures.get("correlation"),
         "speedup": figures.get("speedup"),
         "bound": bound,
-        "error": _error(one),
+        "error": describe_error(one.failure),
     }
 
 
-def _error(one: Relabelled) -> dict[str, object] | None:
-    if one.error is not None:
-        error = one.error
-        return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
-    if one.job is not None and one.job.error:
-        return {"kind": "HeadwaterError", "message": one.job.error, "exit_code": 1}
-    return None
-
-
-def _here(data: Sequence[str], wish: QuantiseWish, registry: Path | None) -> Relabelled:
+def _here(data: Sequence[str], wish: QuantiseWish, registry: Path | None) -> JobAtStore:
     """In this process."""
     if any(map(is_store, data)) or len(data) != 1:
         raise WrongUse("stores are named together, and local data alone; name one folder, or stores only")
@@ -111,7 +102,7 @@ def _here(data: Sequence[str], wish: QuantiseWish, registry: Path | None) -> Rel
     from headwater.store import open
     from headwater.store.jobs.record import to_facts
     from headwater.tune.quantise import quantise_here
-    from headwater.tune.relabel import Relabelled
+    from headwater.tune.relabel import JobAtStore
 
     wish = replace(wish, dataset=wish.dataset or name_of(data[0]))
     with closing(open(data[0])) as local, _bars(data) as move:
@@ -121,7 +112,7 @@ def _here(data: Sequence[str], wish: QuantiseWish, registry: Path | None) -> Rel
             wish,
             watch=lambda record: move(data[0], record.cursor, record.total),
         )
-    return Relabelled(data[0], to_facts(record), 0)
+    return JobAtStore(data[0], to_facts(record), 0)
 
 
 def _bars(places: Sequence[str]) -> AbstractContextManager[Bars]:
@@ -146,7 +137,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return row["store"], dataset, model, stays, f"{row['bound']:.1%}", speedup, made
 
 
-def _end(found: Sequence[Relabelled], rows: Sequence[dict[str, Any]]) -> None:
+def _end(found: Sequence[JobAtStore], rows: Sequence[dict[str, Any]]) -> None:
     errors = [row["error"] for row in rows if row["error"]]
     if errors:
         raise typer.Exit(errors[0]["exit_code"])

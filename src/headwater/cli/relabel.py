@@ -12,8 +12,8 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
-from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
-from headwater.errors import HeadwaterError, WrongUse
+from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
+from headwater.errors import WrongUse
 from headwater.store.client.address import is_store
 from headwater.store.client.link import Link
 from headwater.store.server.config import name_of, parse_bytes
@@ -21,7 +21,7 @@ from headwater.store.server.config import name_of, parse_bytes
 if TYPE_CHECKING:
     from headwater.store.jobs.record import JobRecord
     from headwater.store.wire.messages import JobFacts
-    from headwater.tune.relabel import Relabelled, Wish
+    from headwater.tune.relabel import JobAtStore, Wish
 
 COUNTS = ("labelled", "unchanged", "changed", "skipped", "failed")
 _SHOWN = 12
@@ -79,7 +79,7 @@ def relabel(
     _end(found, ok=ok)
 
 
-def describe(one: Relabelled) -> dict[str, Any]:
+def describe(one: JobAtStore) -> dict[str, Any]:
     """What became of a store, as plain data."""
     job = one.job
     return {
@@ -93,22 +93,13 @@ def describe(one: Relabelled) -> dict[str, Any]:
         "counts": {name: job.counts.get(name, 0) if job else 0 for name in (*COUNTS, "protected")},
         "failures": [{"id": f.id, "key": f.key, "reason": f.reason} for f in job.failures] if job else [],
         "bytes_moved": one.bytes_moved,
-        "error": _error(one),
+        "error": describe_error(one.failure),
     }
-
-
-def _error(one: Relabelled) -> dict[str, object] | None:
-    if one.error is not None:
-        error: HeadwaterError = one.error
-        return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
-    if one.job is not None and one.job.error:
-        return {"kind": "HeadwaterError", "message": one.job.error, "exit_code": 1}
-    return None
 
 
 def _here(
     data: Sequence[str], wish: Wish, registry: Path | None, db: str | None, feature_bytes: str
-) -> Relabelled:
+) -> JobAtStore:
     """The job in this process."""
     if any(map(is_store, data)) or len(data) != 1:
         raise WrongUse("stores are named together, and local data alone; name one folder, or stores only")
@@ -119,7 +110,7 @@ def _here(
     from headwater.store import open
     from headwater.store.labels import default_place, open_labels
     from headwater.tune.here import relabel_here
-    from headwater.tune.relabel import Relabelled
+    from headwater.tune.relabel import JobAtStore
 
     wish = replace(wish, dataset=wish.dataset or name_of(data[0]))
     with (
@@ -135,7 +126,7 @@ def _here(
             feature_bytes=parse_bytes(feature_bytes),
             watch=lambda record: show(data[0], record.cursor, record.total),
         )
-    return Relabelled(data[0], _facts(record), 0)
+    return JobAtStore(data[0], _facts(record), 0)
 
 
 def _facts(record: JobRecord) -> JobFacts:
@@ -170,7 +161,7 @@ def _interruptible(stores: Sequence[str]) -> Iterator[None]:
         raise
 
 
-def _print(found: Sequence[Relabelled], *, ok: bool, as_json: bool) -> None:
+def _print(found: Sequence[JobAtStore], *, ok: bool, as_json: bool) -> None:
     rows = [describe(one) for one in found]
     if as_json:
         print_json({"ok": ok, "stores": rows})
@@ -194,7 +185,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return row["store"], row["dataset"] or "", model, state, *counts, format_bytes(row["bytes_moved"])
 
 
-def _end(found: Sequence[Relabelled], *, ok: bool) -> None:
+def _end(found: Sequence[JobAtStore], *, ok: bool) -> None:
     errors = [one.error for one in found if one.error is not None]
     if errors:
         raise typer.Exit(errors[0].exit_code)

@@ -12,7 +12,7 @@ from rich.progress import DownloadColumn
 
 from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
-from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
+from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
 from headwater.errors import ModelError, WrongUse
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
@@ -117,7 +117,7 @@ def send_all(
 
 
 def _describe(name: str, version: ModelVersion | None, delivery: Delivery) -> dict[str, Any]:
-    error, rounding = delivery.error, delivery.rounding
+    rounding = delivery.rounding
     wanted = version.digest if version else ""
     return {
         "store": delivery.store,
@@ -131,8 +131,7 @@ def _describe(name: str, version: ModelVersion | None, delivery: Delivery) -> di
         "largest_error": rounding and rounding.largest_error,
         "seconds": delivery.seconds,
         "away": delivery.away,
-        "error": error
-        and {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code},
+        "error": describe_error(delivery.error),
     }
 
 

@@ -147,6 +147,8 @@ _COUNTERS: dict[str, tuple[str, Callable[[float, float], tuple[str, str]]]] = {
     "headwater_samples_total": ("samples", _number),
     "headwater_features_total": ("features", _number),
     "headwater_labels_total": ("labels", _number),
+    "headwater_predictions_total": ("predictions", _number),
+    "headwater_predict_batches_total": ("batches of predictions", _number),
     "headwater_requests_total": ("requests", _number),
     "headwater_refused_total": ("refused", _number),
     "headwater_stall_seconds_total": ("in", _share),
@@ -176,6 +178,8 @@ def _gauges(metrics: Mapping[str, Any]) -> list[Row]:
         ("jobs", now("headwater_jobs"), ""),
         ("models loaded", now("headwater_models_loaded_bytes", format_bytes), ""),
         ("features and images kept", now("headwater_kept_bytes", format_bytes), ""),
+        ("predictions waiting", now("headwater_predict_waiting"), ""),
+        ("in the inbox", now("headwater_inbox_bytes", format_bytes), ""),
     ]
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
-from headwater.errors import WrongUse
+from headwater.errors import HeadwaterError, WrongUse
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.store import Link
@@ -86,6 +86,22 @@ def locations(data: Sequence[str]) -> list[str]:
                 f"{uri} is not at a store, so there is nothing to bring a model to; leave out --sync"
             )
     return list(dict.fromkeys(Address.parse(uri).location for uri in data))
+
+
+def deliver_result(
+    registry: Registry, stores: Sequence[str], version: ModelVersion, *, token: Path | None, link: Link
+) -> list[dict[str, Any]]:
+    """Have what a fine-tuning came to in force at all stores; an error says that only this is left to do."""
+    try:
+        return require_delivered(registry, stores, version.digest, token=token, link=link, in_force=True)
+    except HeadwaterError as error:
+        places = " ".join(stores)
+        error.add_note(
+            f"the fine-tuning is done: {version.digest} is in force here as {version.name}; "
+            f"`headwater models sync {places} --name {version.name}` brings it to the stores, or the same "
+            "command again"
+        )
+        raise
 
 
 def require_delivered(

@@ -14,27 +14,26 @@ T = TypeVar("T")
 def all_at_once(calls: Sequence[Callable[[], T]], *, name: str, most: int | None = None) -> list[T]:
     """What the calls give, in their order; each in a thread, `most` of them at a time.
 
-    The first that raises is raised at once: what has not begun then never does, and nobody waits for the
-    rest. Threads are called after `name`.
+    All are made, whatever one of them raises; the first error is raised when the last has ended. Only with
+    `most`, what has not begun when one fails never does. Threads are called after `name`.
     """
     threads = Daemons(min(most or len(calls), len(calls)), name)
-    done: SimpleQueue[tuple[int, T] | BaseException] = SimpleQueue()
+    done: SimpleQueue[tuple[int, T] | None] = SimpleQueue()
+    errors: list[BaseException] = []
 
     def run(number: int) -> None:
         try:
-            done.put((number, calls[number]()))
+            done.put(None if errors and most is not None else (number, calls[number]()))
         except BaseException as error:
-            done.put(error)
+            errors.append(error)
+            done.put(None)
 
     for number in range(len(calls)):
         threads.submit(run, number)
-    found: dict[int, T] = {}
     try:
-        for _ in calls:
-            one = done.get()
-            if isinstance(one, BaseException):
-                raise one
-            found[one[0]] = one[1]
+        found = dict(one for one in (done.get() for _ in calls) if one is not None)
     finally:
         threads.shutdown(cancel_futures=True)
+    if errors:
+        raise errors[0]
     return [found[number] for number in range(len(calls))]

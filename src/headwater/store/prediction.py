@@ -28,7 +28,8 @@ class Sayings:
     @classmethod
     def of(cls, version: ModelVersion, logits: Floats) -> Sayings:
         """Raises `ModelError` for logits that are not finite."""
-        return cls(version, decide(logits), *best(logits, MOST_TOP))
+        found = decide(logits)
+        return cls(version, found, *best(logits, found.scores, MOST_TOP))
 
     def prediction(self, row: int, *, top: int = 1, id: int | None = None, key: str = "") -> Prediction:
         """One of them in words; `id` and `key` are where the image is kept, if it is."""

@@ -151,8 +151,14 @@ class _Errand:
                 near = find_approximation(self.registry, held, self.version.digest)
                 path = cheapest(self.registry, held, near.digest, graphs=graphs)
                 if path.nbytes < exact.nbytes:
-                    return _Plan(near.digest, path, Rounding(near.made["largest error"], exact.nbytes))
+                    return _Plan(near.digest, path, self._find_rounding(near, exact))
         return _Plan(self.version.digest, exact)
+
+    def _find_rounding(self, near: ModelVersion, exact: Path) -> Rounding | None:
+        """None for the version itself: int8 steps may reach it to the bit, in fewer bytes."""
+        if near.digest == self.version.digest:
+            return None
+        return Rounding(near.made["largest error"], exact.nbytes)
 
 
 def _find_int8(there: Inventory, name: str, version: str) -> str | None:

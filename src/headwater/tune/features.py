@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headwater.errors import ModelError
-from headwater.tune.runs import Lot
+from headwater.tune.runs import Lot, Lots
 
 Halves = NDArray[np.float16]
 
@@ -33,7 +32,7 @@ class FeatureFile:
     folder cannot be written to, or has too little room.
     """
 
-    def __init__(self, folder: Path, lots: Sequence[Lot], *, width: int) -> None:
+    def __init__(self, folder: Path, lots: Lots, *, width: int) -> None:
         self.lots = lots
         self.rows = rows = lots[-1].rows.stop if lots else 0
         self._changed = threading.Condition()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from types import TracebackType
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.engine.inference import FeatureBatch
 from headwater.store.dataset import Dataset
 from headwater.tune.features import FeatureFile, Halves
-from headwater.tune.runs import Lot, Places
+from headwater.tune.runs import LOT, Places, Stretch
 
 _LOOK_SECONDS = 1.0
 _ERRORS_KEPT = 100
@@ -67,8 +66,8 @@ class Steps:
     trained: Pipeline
     held: Pipeline
 
-    def of(self, lot: Lot) -> Pipeline:
-        return self.held if lot.held else self.trained
+    def of(self, stretch: Stretch) -> Pipeline:
+        return self.held if stretch.held else self.trained
 
 
 class Inflow:
@@ -108,29 +107,29 @@ class Inflow:
     def _work(self) -> None:
         begun = time.perf_counter()
         try:
-            for _, lots in groupby(self._file.lots[self._file.here :], lambda lot: lot.stretch):
-                self._fetch(list(lots))
+            for stretch in self._file.lots.stretches:
+                self._fetch(stretch, max(stretch.begin, self._file.here))
         except BaseException as error:
             self._error = error
         finally:
             self.seconds = time.perf_counter() - begun
             self._file.wake()
 
-    def _fetch(self, lots: Sequence[Lot]) -> None:
-        """Lots of one stretch, which are alike but for their samples."""
-        places = np.concatenate([lot.places for lot in lots])
-        positions = self._dataset.positions(places)
-        ids, first = self._dataset.index.ids[positions], lots[0]
-        batches = self._source.run(positions, ids, steps=self._steps.of(first), variant=first.variant)
-        begin = 0
-        for lot, batch in zip(lots, batches, strict=True):
+    def _fetch(self, stretch: Stretch, begin: int) -> None:
+        """The lots of a stretch from this one on; they are alike but for their samples."""
+        if begin >= stretch.end:
+            return
+        positions = self._dataset.positions(stretch.rest(begin))
+        ids = self._dataset.index.ids[positions]
+        batches = self._source.run(positions, ids, steps=self._steps.of(stretch), variant=stretch.variant)
+        numbers = range(begin, stretch.end)
+        for number, batch in zip(numbers, batches, strict=True):
             if self._stopped:
                 return
-            end = begin + len(lot.places)
+            start = (number - begin) * LOT
             self._note(batch)
-            self._file.put(lot, to_rows(ids[begin:end], batch))
+            self._file.put(stretch.lot(number), to_rows(ids[start : start + LOT], batch))
             self._watch.features(self._file.rows_here, self._file.rows)
-            begin = end
 
     def _note(self, batch: FeatureBatch) -> None:
         for failed in batch.failures[: _ERRORS_KEPT - len(self.errors)]:

@@ -21,7 +21,7 @@ from headwater.store.jobs.quantise import HOLD, Kiln, quantise
 from headwater.store.jobs.record import DONE, QUANTISE, JobRecord, now
 from headwater.store.jobs.runner import Running
 from headwater.store.wire.messages import JobFacts
-from headwater.tune.relabel import Access, Relabelled, Watch, run_at
+from headwater.tune.relabel import Access, JobAtStore, Watch, run_at
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def quantise_at(
     access: Access = Access(),  # noqa: B008 - frozen
     *,
     watch: Watch = lambda store, job: None,
-) -> list[Relabelled]:
+) -> list[JobAtStore]:
     """A job at each store, which keeps the int8 version that it makes; what became of each, when it is over.
 
     All stores at once; what fails at one keeps nothing from the others.

@@ -43,7 +43,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Relabelled:
+class JobAtStore:
     """What became of one store: its job as it was last seen, and the bytes of the messages about it.
 
     They are those of both ways, without what carries them.
@@ -56,8 +56,19 @@ class Relabelled:
 
     @property
     def ok(self) -> bool:
-        """Whether its labels are up to date, or its job goes on."""
+        """Whether its job is done, or goes on."""
         return self.error is None and self.job is not None and self.job.state in (DONE, *UNFINISHED)
+
+    @property
+    def failure(self) -> HeadwaterError | None:
+        """What kept it from the store, or what its job ended with."""
+        if self.error is None and self.job is not None and self.job.error:
+            return HeadwaterError(self.job.error)
+        return self.error
+
+
+Relabelled = JobAtStore
+"""What `relabel_at` tells of a store."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ def relabel_at(
     *,
     wait: bool = True,
     watch: Watch = lambda store, job: None,
-) -> list[Relabelled]:
+) -> list[JobAtStore]:
     """Begin the job at each store, or find the one that is under way, and `wait` until it ends.
 
     All stores at once, each in a thread; what fails at one keeps nothing from the others. To stop waiting
@@ -102,7 +113,7 @@ def run_at(
     dataset: str = "",
     wait: bool = True,
     watch: Watch = lambda store, job: None,
-) -> list[Relabelled]:
+) -> list[JobAtStore]:
     """A job of any kind at each store, on `dataset` or on the only one, as `relabel_at` has it."""
     if not stores or len(set(stores)) < len(stores):
         raise WrongUse(f"the stores are {', '.join(stores) or 'none'}; name each once, and at least one")
@@ -110,7 +121,7 @@ def run_at(
     return all_at_once(calls, name="headwater-jobs")
 
 
-def stop_at(stores: Sequence[str], wish: Wish, access: Access) -> list[Relabelled]:
+def stop_at(stores: Sequence[str], wish: Wish, access: Access) -> list[JobAtStore]:
     """End the unfinished relabel jobs of each store, of all its datasets unless one is named.
 
     All stores at once; one that cannot be asked has an error instead of a job.
@@ -119,7 +130,7 @@ def stop_at(stores: Sequence[str], wish: Wish, access: Access) -> list[Relabelle
     return [one for ended in all_at_once(calls, name="headwater-relabel") for one in ended]
 
 
-def _stop_at_store(store: str, wish: Wish, access: Access) -> list[Relabelled]:
+def _stop_at_store(store: str, wish: Wish, access: Access) -> list[JobAtStore]:
     with _client(store, access) as (client, address):
         try:
             name = wish.dataset or address.dataset
@@ -127,11 +138,11 @@ def _stop_at_store(store: str, wish: Wish, access: Access) -> list[Relabelled]:
             wanted = [job.id for job in jobs if not name or job.dataset == name]
             found = client.stop(wanted) if wanted else []
         except HeadwaterError as error:
-            return [Relabelled(store, None, client.bytes_moved, error)]
-        return [Relabelled(store, job, client.bytes_moved) for job in found]
+            return [JobAtStore(store, None, client.bytes_moved, error)]
+        return [JobAtStore(store, job, client.bytes_moved) for job in found]
 
 
-def _at_store(store: str, begin: Begin, access: Access, dataset: str, wait: bool, watch: Watch) -> Relabelled:
+def _at_store(store: str, begin: Begin, access: Access, dataset: str, wait: bool, watch: Watch) -> JobAtStore:
     with _client(store, access) as (client, address):
         job = None
         try:
@@ -143,8 +154,8 @@ def _at_store(store: str, begin: Begin, access: Access, dataset: str, wait: bool
                 job = _look(client, job, access.link.give_up_seconds)
                 watch(store, job)
         except HeadwaterError as error:
-            return Relabelled(store, job, client.bytes_moved, error)
-        return Relabelled(store, job, client.bytes_moved)
+            return JobAtStore(store, job, client.bytes_moved, error)
+        return JobAtStore(store, job, client.bytes_moved)
 
 
 def rest_seconds(waited: float) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,54 @@ class Lot:
     @property
     def rows(self) -> slice:
         return slice(self.first, self.first + len(self.places))
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Samples of one run and variant, or those held out; their lots have numbers from `begin` to `end`."""
+
+    number: int
+    begin: int
+    first: int
+    """The row of its first sample."""
+    places: Places
+    variant: int
+    held: bool
+
+    @property
+    def end(self) -> int:
+        return self.begin + -(-len(self.places) // LOT)
+
+    def rest(self, begin: int) -> Places:
+        """The samples of its lots from the one of this number on."""
+        return self.places[(begin - self.begin) * LOT :]
+
+    def lot(self, number: int) -> Lot:
+        start = (number - self.begin) * LOT
+        places = self.places[start : start + LOT]
+        return Lot(number, self.number, self.first + start, places, self.variant, self.held)
+
+
+class Lots(Sequence[Lot]):
+    """All lots in the order in which they come; each is made when it is looked at, and none is kept."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        self.stretches = tuple(stretches)
+        self._begins = [stretch.begin for stretch in stretches]
+
+    def __len__(self) -> int:
+        return self.stretches[-1].end if self.stretches else 0
+
+    @overload
+    def __getitem__(self, number: int) -> Lot: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Lot]: ...
+    def __getitem__(self, number: int | slice) -> Lot | list[Lot]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        # Of a stretch without samples, which begins where the next one does, the last is found.
+        return self.stretches[bisect_right(self._begins, number) - 1].lot(number)
 
 
 def count_held(count: int, validation: float) -> int:
@@ -77,19 +127,18 @@ class Runs:
         return len(self.trained)
 
     @cached_property
-    def lots(self) -> tuple[Lot, ...]:
+    def lots(self) -> Lots:
         """All features in the order in which they come."""
-        return tuple(self._lots())
+        return Lots(list(self._stretches()))
 
-    def _lots(self) -> Iterator[Lot]:
-        number = first = 0
-        for stretch, (places, variant, held) in enumerate(self._stretches()):
-            for start in range(0, len(places), LOT):
-                some = places[start : start + LOT]
-                yield Lot(number, stretch, first, some, variant, held)
-                number, first = number + 1, first + len(some)
+    def _stretches(self) -> Iterator[Stretch]:
+        begin = first = 0
+        for number, (places, variant, held) in enumerate(self._parts()):
+            stretch = Stretch(number, begin, first, places, variant, held)
+            yield stretch
+            begin, first = stretch.end, first + len(places)
 
-    def _stretches(self) -> Iterator[tuple[Places, int, bool]]:
+    def _parts(self) -> Iterator[tuple[Places, int, bool]]:
         for run, places in enumerate(self.trained):
             for variant in range(self.variants):
                 yield places, variant, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -28,6 +29,8 @@ from headwater.tune.describing import describe_head, describe_optimiser
 from headwater.tune.features import FeatureFile
 from headwater.tune.head import Head, Optimiser, Scaling, check_custom
 from headwater.tune.inflow import Inflow, Source, Steps, Unwatched, Watch
+from headwater.tune.int8 import KEY as INT8
+from headwater.tune.int8 import Int8Layers, find_int8
 from headwater.tune.labels import Labelled, own_labels
 from headwater.tune.measuring import seconds_per_row
 from headwater.tune.outcome import Finetuned, Measured
@@ -38,6 +41,9 @@ from headwater.tune.sources import Sources
 from headwater.tune.team import team
 from headwater.tune.training import Trained, Training
 from headwater.tune.workplace import Workplace, working, workplace
+
+Deliver = Callable[[ModelVersion], None]
+"""Brings a version to where else it is needed."""
 
 FORMAT = 1
 """Raised when a workplace of before cannot be gone on with."""
@@ -86,10 +92,13 @@ class Tuner:
     @cached_property
     def key(self) -> str:
         """What this fine-tuning is known by: all that its result depends on."""
+        return self._key_from(self.version.digest)
+
+    def _key_from(self, parent: str) -> str:
         content = msgspec.json.encode(
             [
                 FORMAT,
-                self.version.digest,
+                parent,
                 self.labelled.digest,
                 asdict(self.recipe),
                 self._steps.trained.spec(),
@@ -102,25 +111,48 @@ class Tuner:
     def plan(self) -> FinetunePlan:
         """What to expect: the plan that it was begun with, or one from measurements on a few samples."""
         if self._plan is None:
-            self._plan = workplace(self.key).load_plan() or self._measure()
+            self._plan = workplace(self._find_unended() or self.key).load_plan() or self._measure()
         return self._plan
 
-    def fit(self, name: str | None = None, *, watch: Watch | None = None) -> Finetuned:
+    def fit(
+        self, name: str | None = None, *, watch: Watch | None = None, deliver: Deliver | None = None
+    ) -> Finetuned:
         """Train, and put the result in force in the registry as `name`, or under the model's own.
 
-        `watch` is told of features, epochs and runs as they come.
+        `watch` is told of features, epochs and runs as they come. `deliver` is called with the version that
+        is in force then; if it raises, the same call only delivers.
         """
-        called = name or self.version.name
+        called, unended = name or self.version.name, self._find_unended()
+        if unended is not None:
+            with working(unended) as place:
+                done = self._recall(place, called)
+                if done is not None:
+                    return self._conclude(place, done, deliver)
         with working(self.key) as place:
             done = self._recall(place, called) or self._make(place, called, watch or Unwatched())
-            # In this order: ended in between, the same call finds that only the switch is left.
-            place.keep_outcome(done)
-            self.registry.switch(done.version.name, done.version.digest)
-            place.clear()
+            return self._conclude(place, done, deliver)
+
+    def _conclude(self, place: Workplace, done: Finetuned, deliver: Deliver | None) -> Finetuned:
+        """In this order: ended in between, the same call finds that only the rest of it is left."""
+        place.keep_outcome(done)
+        self.registry.switch(done.version.name, done.version.digest)
+        place.drop_features()
+        if deliver is not None:
+            deliver(done.version)
+        place.clear()
         return done
 
+    def _find_unended(self) -> str | None:
+        """The key of the call that made this very version, if it was ended after the switch.
+
+        Who names the model and not the result means by the same words the parent before, and this one after.
+        """
+        key = self._key_from(self.version.parent or "")
+        done = workplace(key).load_outcome()
+        return key if done is not None and done.version.digest == self.version.digest else None
+
     def _recall(self, place: Workplace, name: str) -> Finetuned | None:
-        """What an earlier call came to that was ended before the switch, if the registry still has it."""
+        """What an earlier call came to that was not ended by itself, if the registry still has it."""
         done = place.load_outcome()
         if done is None or done.version.name != name or done.version.digest not in self.registry:
             return None
@@ -195,7 +227,7 @@ class Tuner:
         with team(head.weights, size):
             seconds = seconds_per_row(head, width=width, classes=len(self._classes), batch_size=size)
         cost = HeadCost(head.weights, seconds)
-        return plan_tuning(
+        plan = plan_tuning(
             self.labelled.dataset,
             self._sources,
             steps=self._steps.trained,
@@ -203,6 +235,12 @@ class Tuner:
             head=cost,
             features=width,
         )
+        return plan if self._int8 is None else replace(plan, note=self._int8.say())
+
+    @cached_property
+    def _int8(self) -> Int8Layers | None:
+        """What is known of the frozen layers, if they are int8."""
+        return find_int8(self.version, self._model)
 
     def _keep(self, name: str, trained: Trained, runs: Runs, failed: int) -> ModelVersion:
         graph, tensors = trained.head.export(self.version.features)
@@ -236,6 +274,7 @@ class Tuner:
             "optimiser": describe_optimiser(self._optimiser),
             "start": "parent" if self._starts_from_parent else "new",
             "accuracy": trained.standing.accuracy,
+            **({} if self._int8 is None else {INT8: self._int8.describe()}),
         }
 
 

@@ -49,12 +49,17 @@ class Workplace:
         _keep(self._plan, plan)
 
     def load_outcome(self) -> Finetuned | None:
-        """What came of the fine-tuning, whose version is in the registry and may not be in force yet."""
+        """What came of the fine-tuning: its version is in the registry, and may not be where it is to be."""
         return _load(self._outcome, Finetuned)
 
     def keep_outcome(self, done: Finetuned) -> None:
-        """Whoever goes on has nothing left to do but the switch."""
+        """Whoever goes on has nothing left to do but to bring the version to where it is to be."""
         _keep(self._outcome, done)
+
+    def drop_features(self) -> None:
+        """Take away what only training needs, which is nearly all of it."""
+        for path in (*self.folder.glob("features.*"), self.state):
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Take all of it away, at once: it is done."""

@@ -272,8 +272,8 @@ class TestSwitching:
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(WrongUse, match="a model cannot be called"):
             store.ask("model_switch", ModelSwitch(name, OLD.digest), InForce)
-        back = store.ask("model_rollback", ModelRollback(name, OLD.digest), InForce)
-        assert back == InForce(name, "", [])
+        with pytest.raises(ModelNotFound, match="none can be withdrawn"):
+            store.ask("model_rollback", ModelRollback(name, OLD.digest), InForce)
         assert sorted(tmp_path.rglob("*")) == before
 
     def test_back_to_the_one_before_and_only_once(self, store: Store) -> None:
@@ -307,9 +307,9 @@ class TestSwitching:
         back = told.ask("model_rollback", ModelRollback(NAME, NEW.digest), InForce)
         assert (back.current, back.stopped) == (OLD.digest, []), "it is in force under another name"
 
-    def test_back_under_a_name_that_is_not_in_force_does_nothing(self, store: Store) -> None:
-        found = store.ask("model_rollback", ModelRollback("cats", NEW.digest), InForce)
-        assert found == InForce("cats", "", [])
+    def test_a_name_that_is_not_in_force_cannot_go_back(self, store: Store) -> None:
+        with pytest.raises(ModelNotFound, match="no version of 'cats' is in force"):
+            store.ask("model_rollback", ModelRollback("cats", NEW.digest), InForce)
 
 
 def forge(model: Model, **fields: Any) -> ModelVersion:

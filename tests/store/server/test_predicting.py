@@ -17,6 +17,7 @@ from headwater.engine.budget import Gone
 from headwater.errors import (
     DatasetNotFound,
     HeadwaterError,
+    InboxFull,
     ModelError,
     ModelNotFound,
     SampleCorrupt,
@@ -28,8 +29,11 @@ from headwater.store.labels import open_labels
 from headwater.store.labels.rows import Source
 from headwater.store.local import LocalStore
 from headwater.store.server.batching import Overloaded
-from headwater.store.server.keeping import InboxFull, Keeper
+from headwater.store.server.inbox import Inbox
+from headwater.store.server.keeping import Keeper
 from headwater.store.server.predicting import Predictor, Question
+from headwater.store.server.shard import Arrival
+from headwater.store.server.state import State
 from headwater.store.wire.messages import Prediction
 from headwater.tune.predict import predict_here
 from relabelling import CLASSES, nudged, small_model, write_photos
@@ -321,6 +325,47 @@ def test_a_full_inbox_takes_no_more_and_predictions_go_on(
                 ask(predictor, make_photo(np.random.default_rng(99), 24, 32), KEEP)
             assert keeper._boxes["photos"].inbox.nbytes == held
             assert ask(predictor, images[0]).label == truth[0].label
+
+
+def test_an_image_whose_row_was_lost_gets_it_though_the_inbox_is_full(
+    shop: Workshop, images: list[bytes]
+) -> None:
+    """As after a kill between image and row; an image that is not kept is still turned away."""
+    lost = make_photo(np.random.default_rng(98), 24, 32)
+    with closing(Keeper(shop.state, ["photos"])) as keeper:
+        keeper.check("photos")
+        (kept,) = keeper._boxes["photos"].inbox.add([Arrival(lost, "jpg")])
+        held = keeper._boxes["photos"].inbox.nbytes
+    assert not len(shop.state.labels.get("photos-inbox", [kept.id]))
+    with (
+        closing(Keeper(shop.state, ["photos"], most_bytes=held)) as keeper,
+        Predictor(shop.state, shop.desk, shop.studios, keeper, bound_seconds=60.0) as predictor,
+    ):
+        assert ask(predictor, lost, KEEP).id == kept.id
+        with pytest.raises(InboxFull):
+            ask(predictor, make_photo(np.random.default_rng(97), 24, 32), KEEP)
+    assert len(shop.state.labels.get("photos-inbox", [kept.id])) == 1
+
+
+def test_inboxes_of_datasets_that_are_not_served_any_more_count(
+    shop: Workshop, images: list[bytes], tmp_path: Path
+) -> None:
+    photo = Arrival(images[0], "jpg")
+    with State(tmp_path / "state") as state:
+        for name in ("gone", "grown"):
+            inbox = Inbox(state.subfolder("inbox") / name)
+            inbox.add([photo])
+            if name == "gone":
+                inbox.seal()
+            inbox.close()
+        held = sum(path.stat().st_size for path in (state.folder / "inbox").rglob("*.tar*"))
+        with closing(Keeper(state, ["photos"], most_bytes=held + len(photo.data))) as keeper:
+            assert [name for name, store in keeper.restore()] == ["gone-inbox"]
+            with pytest.raises(InboxFull, match=f"the store keeps {held:,} bytes"):
+                keeper.check("photos", [photo])
+        with closing(Keeper(state, ["photos"], most_bytes=held + len(photo.data) + 1)) as keeper:
+            list(keeper.restore())
+            keeper.check("photos", [photo])
 
 
 def test_the_database_of_a_store_is_the_one_that_everybody_reads(shop: Workshop) -> None:

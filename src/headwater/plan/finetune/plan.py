@@ -33,6 +33,8 @@ class FinetunePlan:
     """How far from the last run's loss a run may begin, see `Convergence`."""
     options: tuple[Option, ...]
     reason: str
+    note: str = ""
+    """What else to know before it begins, in a line."""
 
     @property
     def seconds(self) -> float:
@@ -59,6 +61,8 @@ class FinetunePlan:
                 f"in one run it would be {format_seconds(self.seconds_without_runs)}; with {self.runs}, "
                 f"a run begins within {self.drift:.2g} of the loss of the one before it"
             )
+        if self.note:
+            lines.append(self.note)
         return "\n".join(lines)
 
 

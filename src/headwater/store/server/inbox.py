@@ -89,6 +89,12 @@ class Inbox:
             keys = [self._find(digest) or "" for digest in digests]
         return [Kept(int(id), key) for id, key in zip(sample_ids(keys), keys, strict=True)]
 
+    def fresh_bytes(self, arrivals: Sequence[Arrival]) -> int:
+        """Bytes of those that `add` would not find here."""
+        sizes = {arrival.digest: len(arrival.data) for arrival in arrivals}
+        with self._lock:
+            return sum(size for digest, size in sizes.items() if self._find(digest) is None)
+
     def seal(self) -> int:
         """Make all that is kept part of the dataset; how many shards that were. Raises `HeadwaterError`."""
         with self._lock:
@@ -163,6 +169,11 @@ class Inbox:
         """Sorts by time, and is nobody else's: labels of several stores may lie in one database."""
         begun = datetime.fromtimestamp(self._clock(), UTC)
         return f"{begun:%Y%m%dT%H%M%S%f}-{os.urandom(4).hex()}"
+
+
+def bytes_in(folder: Path) -> int:
+    """Bytes of all shards of an inbox that nobody writes to."""
+    return sum(_bytes_of(list(folder.glob(f"*{ending}"))) for ending in (_SEALED, _FULL, _OPEN))
 
 
 def _stem(path: Path) -> str:

@@ -18,12 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data.sources import SourceOptions, open_source
-from headwater.errors import DatasetError, DatasetNotFound, HeadwaterError, LabelRefused, Refused, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    HeadwaterError,
+    InboxFull,
+    LabelRefused,
+    Refused,
+    WrongUse,
+)
 from headwater.models.version import ModelVersion
 from headwater.store.labels.rows import LabelRows, Source
 from headwater.store.local import LocalStore
 from headwater.store.server.guard import Caller
-from headwater.store.server.inbox import Inbox, Kept
+from headwater.store.server.inbox import Inbox, Kept, bytes_in
 from headwater.store.server.shard import Arrival
 from headwater.store.server.state import State
 from headwater.store.server.talk import Answer
@@ -39,10 +47,6 @@ _SCOPE = "admin"
 
 Publish = Callable[[str, LocalStore], None]
 """Serve a dataset from now on, in the place of one that had its name."""
-
-
-class InboxFull(HeadwaterError):
-    """No room for more images: what is kept has as many bytes as it may."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +72,8 @@ class _Box:
 class Keeper:
     """The inboxes of a store. Safe to use from many threads. Without a state nothing is kept.
 
-    All together have about `most_bytes`, sealed or not: a batch more where several come at once.
+    All together have about `most_bytes`, sealed or not, with those of datasets that are not served any more:
+    a batch more where several come at once.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Keeper:
         self._lock, self._sealing = threading.Lock(), threading.Lock()
         self._boxes: dict[str, _Box] = {}
         self._versions: dict[str, str] = {}  # of the inboxes that are served
+        self._bytes_elsewhere = 0  # in inboxes of datasets that are not served
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -96,11 +102,17 @@ class Keeper:
         """Bytes of images that wait to be sealed."""
         return sum(box.inbox.unsealed_bytes for box in list(self._boxes.values()))
 
-    def check(self, dataset: str, size: int = 0) -> None:
-        """Raises `DatasetNotFound`, `WrongUse` or `InboxFull` where `keep` could not keep so many bytes."""
-        self._box(dataset)
-        held = sum(box.inbox.nbytes for box in list(self._boxes.values()))
-        if held + size >= self._most_bytes:
+    def check(self, dataset: str, arrivals: Sequence[Arrival] = ()) -> None:
+        """Raises `DatasetNotFound`, `WrongUse` or `InboxFull` where `keep` could not keep these.
+
+        What is kept already needs no room: it is sent again by who was not told so.
+        """
+        box = self._box(dataset)
+        held = self._bytes_elsewhere + sum(box.inbox.nbytes for box in list(self._boxes.values()))
+        if held + sum(len(arrival.data) for arrival in arrivals) < self._most_bytes:
+            return  # no digest is needed to know it
+        more = box.inbox.fresh_bytes(arrivals)
+        if more and held + more >= self._most_bytes:
             raise InboxFull(
                 f"the store keeps {held:,} bytes of images and may keep {self._most_bytes:,}; raise "
                 "inbox_bytes there, or move sealed shards away"
@@ -111,7 +123,7 @@ class Keeper:
 
         Raises `HeadwaterError`; what was sent may then be sent again.
         """
-        self.check(dataset, sum(len(arrival.data) for arrival in arrivals))
+        self.check(dataset, arrivals)
         box = self._box(dataset)
         kept = box.inbox.add(arrivals)
         ids, places = np.unique([one.id for one in kept], return_index=True)
@@ -152,6 +164,8 @@ class Keeper:
         for place in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
             if place.name in self._datasets:
                 self._box(place.name)
+            else:
+                self._bytes_elsewhere += bytes_in(place)
             if any(place.glob("*.tar")):
                 try:
                     store = _open(place)

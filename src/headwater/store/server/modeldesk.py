@@ -189,7 +189,10 @@ class ModelDesk:
 
     def _roll_back(self, asked: ModelRollback, caller: Caller) -> InForce:
         with self._turn():
-            done = self._in_force(asked.name).current == asked.current
+            before = self._in_force(asked.name).current
+            if not before:
+                raise ModelNotFound(f"no version of {asked.name!r} is in force, so none can be withdrawn")
+            done = before == asked.current
             if done:
                 self.registry.rollback(asked.name)
                 self._count_switch(asked.name, asked.current)

@@ -19,6 +19,7 @@ from headwater.engine.budget import Busy, Gone
 from headwater.errors import (
     DatasetNotFound,
     HeadwaterError,
+    InboxFull,
     LabelError,
     MissingExtra,
     ModelError,
@@ -31,7 +32,6 @@ from headwater.errors import (
 )
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.guard import Caller, Guard
-from headwater.store.server.keeping import InboxFull
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.predicting import Predictor, Question
 from headwater.store.server.talk import Talk

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from headwater.data.image.reading import read_header
 from headwater.engine.budget import Gone
-from headwater.errors import HeadwaterError, ModelError, Unreachable, WrongUse
+from headwater.errors import HeadwaterError, InboxFull, ModelError, Unreachable, WrongUse
 from headwater.store.prediction import MOST_TOP
 from headwater.store.server.batching import Batches, Overloaded, Place
 from headwater.store.server.desk import Desk
@@ -135,13 +135,25 @@ class Predictor:
             self._batches.grow(place, size)
 
     def bring(self, place: Place[Asked], question: Question, image: bytes) -> Future[Prediction]:
-        """The image has come; what is said of it comes through the future. Raises `Overloaded`."""
+        """The image has come; what is said of it comes through the future.
+
+        Raises `Overloaded`, and `InboxFull` for one that is to be kept and has no room; it has left then.
+        """
+        if question.keep:
+            self._check_room(place, question, image)
         asked = Asked(question, image, self._clock() + ANSWER_SECONDS)
         with self._changed:
             self._batches.bring(place, asked)
             self._start()
             self._changed.notify()
         return asked.answer
+
+    def _check_room(self, place: Place[Asked], question: Question, image: bytes) -> None:
+        try:
+            self._keeper.check(question.dataset, [Arrival(image, "")])
+        except InboxFull:
+            self.leave(place)
+            raise
 
     def leave(self, place: Place[Asked]) -> None:
         """It does not come, or nobody waits for it; nothing to one that is worked on, or answered."""
