@@ -37,7 +37,7 @@ from headwater.store.jobs.runner import Running
 from headwater.store.labels import LabelRows, open_labels
 from headwater.store.server.config import DatasetConfig, ServeConfig
 from headwater.store.server.daemon import Daemon
-from headwater.tune.relabel import Relabelled, relabel_at
+from headwater.tune.relabel import JobAtStore, relabel_at
 from measuring import Bar, Cell, Options, Report, Table, main
 
 DATASET, NAME = "photos", "lite0"
@@ -132,7 +132,7 @@ def _record(version: ModelVersion, index: Index) -> JobRecord:
     )
 
 
-def label_at_a_store(folder: Path, tars: Path, model: Model) -> tuple[Site, Relabelled]:
+def label_at_a_store(folder: Path, tars: Path, model: Model) -> tuple[Site, JobAtStore]:
     """A store labels the photos; what it keeps, and what it took."""
     state = folder / "state"
     Registry(state / "models").put(model, name=NAME, switch=True)

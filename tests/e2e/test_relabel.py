@@ -27,7 +27,7 @@ from headwater.store.jobs.record import DONE, STOPPED, UNFINISHED
 from headwater.store.labels import open_labels
 from headwater.store.server.daemon import Daemon
 from headwater.store.wire.messages import JobFacts
-from headwater.tune.relabel import Access, Relabelled, Wish, relabel_at, stop_at
+from headwater.tune.relabel import Access, JobAtStore, Wish, relabel_at, stop_at
 from postgres import Postgres
 from relabelling import CLASSES, nudged, small_model, write_photos
 from stores import StoreProcess, running_daemon, write_tokens
@@ -83,7 +83,7 @@ def push(state: Path, size: float, seed: int = 1) -> ModelVersion:
     return registry.put(nudged(registry.get("small"), size, seed), name="small", switch=True)
 
 
-def job_of(found: list[Relabelled]) -> JobFacts:
+def job_of(found: list[JobAtStore]) -> JobFacts:
     (one,) = found
     assert one.error is None, one.error
     assert one.job is not None

@@ -67,10 +67,6 @@ class JobAtStore:
         return self.error
 
 
-Relabelled = JobAtStore
-"""What `relabel_at` tells of a store."""
-
-
 @dataclass(frozen=True)
 class Access:
     """How stores are spoken to."""
