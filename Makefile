@@ -13,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/headwater demo --out demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q -m soak --timeout 3600

@@ -43,6 +43,7 @@ BATCH = 32
 CORES = len(os.sched_getaffinity(0))
 _MOST_BYTES = 1 << 32
 _FEWEST = 2  # batches of a measurement
+_LOOK = 64  # images from memory between two looks at the clock
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -148,7 +149,7 @@ class FromMemory:
         count, size = len(self._pixels), self._at_once
         starts = itertools.cycle(range(0, count, size))
         while True:
-            parts = [self._pixels[at : at + size] for at in itertools.islice(starts, self._together)]
+            parts = [self._pixels[at : at + size] for at in itertools.islice(starts, _LOOK // size)]
             found = list(self._pool.map(self._network.features, parts))
             yield sum(len(self._network.logits(part).argmax(axis=1)) for part in found)
 
