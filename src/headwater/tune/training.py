@@ -86,14 +86,25 @@ class Training:
         return standing
 
     def _batches(self, run: int, epoch: int) -> Iterator[Batch]:
-        """The samples of a run in the order of this epoch, in batches of equal size, as near as can be."""
-        rows, places = self.runs.rows(run, epoch), self.runs.trained[run]
+        """As many samples as are new with the run, in batches of equal size, as near as can be.
+
+        They are drawn from all that have come so far, in an order that goes once through them in as many
+        epochs as there were runs: a run takes no longer for it, and forgets nothing of those before.
+        """
+        rows, places = self._pool(run, epoch)
         sound = np.flatnonzero(self.file.sound(rows))
         if not len(sound):
             raise ModelError(f"none of the {len(rows):,} samples of run {run + 1} has features")
-        order = sound[Shuffled(len(sound), derive_key(self.recipe.seed, run, epoch)).take(0, len(sound))]
+        turn, part = divmod(epoch, run + 1)
+        begin, end = (len(sound) * each // (run + 1) for each in (part, part + 1))
+        order = sound[Shuffled(len(sound), derive_key(self.recipe.seed, run, turn)).take(begin, end)]
         for some in np.array_split(order, -(-len(order) // self.recipe.batch_size)):
             yield self._batch(rows[some], places[some])
+
+    def _pool(self, run: int, epoch: int) -> tuple[Places, Places]:
+        """Rows and places of all samples that came with this run and those before it."""
+        rows = [self.runs.rows(each, epoch) for each in range(run + 1)]
+        return np.concatenate(rows), np.concatenate([self.runs.trained[each] for each in range(run + 1)])
 
     def _held(self) -> Iterator[Batch]:
         rows = self.runs.held_rows
