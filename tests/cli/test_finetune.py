@@ -134,7 +134,11 @@ def test_labels_of_a_store_that_are_looked_for_elsewhere(
         (("--runs", "0"), 2, "--runs is '0'"),
         (("--labels", "people"), 2, "does not say which labels to learn"),
         (("--db", "x.db"), 2, "--db and --dataset are for labels of a database"),
-        (("--cut", "middle"), 2, "cut is 'middle'"),
+        (
+            ("--cut", "middle"),
+            2,
+            "the model cannot be cut at 'middle'; choose from images, features, getitem",
+        ),
         (("--cut", "features"), 2, "no store can make features"),
         (("--sync",), 2, "is not at a store"),
         (("--model", "other"), 1, "other"),
