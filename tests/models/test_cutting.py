@@ -241,6 +241,17 @@ def test_each_side_needs_its_own_tensors_only() -> None:
     assert 0 < first.nbytes < sum(array.nbytes for array in model.part("trunk").values()) / 4
 
 
+def test_a_tensor_without_a_decent_name_is_no_cut() -> None:
+    """Names come out in errors and tables; a graph may have any."""
+    wide = make_model()
+    graph = onnx.load_from_string(wide.trunk)
+    for old, new in (("a", "\x1b[31mred"), ("b", "b" * 129)):
+        for node in graph.graph.node:
+            node.input[:] = [new if name == old else name for name in node.input]
+            node.output[:] = [new if name == old else name for name in node.output]
+    assert find_crossings(graph.SerializeToString()).names == ("c",)
+
+
 def test_an_unknown_name_is_told_the_others() -> None:
     with pytest.raises(ModelNotFound, match="no cut 'conv9'; there are: a, b, c"):
         cuts_of("small").find("conv9")

@@ -21,6 +21,8 @@ from headwater.models.proto import onnx_module, parse
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
+MOST_NAME = 128
+"""Characters of a cut's name; a tensor with a longer one, or one that cannot be printed, is no cut."""
 VECTORS = "vectors"
 """The input of the far side: what crosses, flattened, (n, width)."""
 
@@ -59,18 +61,19 @@ class _Flow:
         self._varying = self._find_varying()
 
     @cached_property
-    def _shapes(self) -> dict[str, Shape]:
-        """Of float32 tensors with a row for each image: their shape for one image."""
-        found = [_infer(self._model, batch) for batch in _BATCHES]
-        return {
-            name: edges[1:]
-            for name, edges in found[0].items()
-            if edges[:1] == _BATCHES[:1] and found[1].get(name) == (_BATCHES[1], *edges[1:])
-        }
+    def _edges(self) -> dict[str, Shape]:
+        """Of weights and float32 tensors, for the first of the two batches."""
+        return _infer(self._model, _BATCHES[0])
 
     @cached_property
-    def _edges(self) -> dict[str, Shape]:
-        return _infer(self._model, _BATCHES[0])
+    def _shapes(self) -> dict[str, Shape]:
+        """Of float32 tensors with a row for each image: their shape for one image."""
+        other = _infer(self._model, _BATCHES[1])
+        return {
+            name: edges[1:]
+            for name, edges in self._edges.items()
+            if edges[:1] == _BATCHES[:1] and other.get(name) == (_BATCHES[1], *edges[1:])
+        }
 
     def _find_varying(self) -> set[str]:
         found = {self._given}
@@ -98,9 +101,12 @@ class _Flow:
             work += self._multiplications(node)
             alive.update(name for name in node.output if last.get(name, -1) > place)
             alive = {name for name in alive if last.get(name, -1) > place}
-            if len(alive) == 1 and (name := next(iter(alive))) not in seen and name in self._shapes:
+            if len(alive) == 1 and (name := next(iter(alive))) not in seen and self._may_cross(name):
                 seen.add(name)
                 yield Crossing(name, self._shapes[name], work)
+
+    def _may_cross(self, name: str) -> bool:
+        return name in self._shapes and len(name) <= MOST_NAME and name.isprintable()
 
     def unrounded(self, name: str) -> str:
         """The tensor of which this is what int8 left, or itself."""
@@ -143,16 +149,13 @@ class _Flow:
         """A shape without the tensor that had it: the number of images is that of the vectors."""
         (name,), edges = node.output, self._shapes[node.input[0]]
         places = range(1 + len(edges))[_slice(node)]
+        known = {f"{name}/rest": tuple(edges[place - 1] for place in places if place)}
         if 0 not in places:
-            return [_node("Identity", [f"{name}/rest"], [name])], {
-                f"{name}/rest": tuple(edges[place - 1] for place in places)
-            }
-        rows = name if len(places) == 1 else f"{name}/rows"
-        told = [_node("Shape", [VECTORS], [rows], start=0, end=1)]
+            return [_node("Identity", [f"{name}/rest"], [name])], known
         if len(places) == 1:
-            return told, {}
-        told.append(_node("Concat", [rows, f"{name}/rest"], [name], axis=0))
-        return told, {f"{name}/rest": tuple(edges[place - 1] for place in places[1:])}
+            return [_node("Shape", [VECTORS], [name], start=0, end=1)], {}
+        rows = _node("Shape", [VECTORS], [f"{name}/rows"], start=0, end=1)
+        return [rows, _node("Concat", [f"{name}/rows", f"{name}/rest"], [name], axis=0)], known
 
     def _multiplications(self, node: NodeProto) -> int:
         """For one image."""

@@ -62,7 +62,7 @@ REQUESTS = [
     BlocksRequest("photos", "v", "c"),
     FeatureRequest(**READ, model="0" * 32),
     FeatureRequest(**READ, model="f" * 32, steps=[{"name": "decode"}], seed=-5, epoch=1 << 62),
-    FeatureRequest(**READ, model="0" * 32, cut="/layer1/relu" * 300),
+    FeatureRequest(**READ, model="0" * 32, cut="/layer1/relu" * 10),
 ]
 FACTS = DatasetFacts(3, 99, "v", "content", ["json"], blocks=True, cached_bytes=1 << 40)
 WELCOME = Welcome(

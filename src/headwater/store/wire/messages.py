@@ -179,7 +179,7 @@ class FeatureRequest(Message, frozen=True, tag="features"):
     steps: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=255)] = []
     seed: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
-    cut: Text = ""
+    cut: Name = ""
 
 
 class Release(Message, frozen=True):
