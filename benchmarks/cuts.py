@@ -1,9 +1,10 @@
 """What does every cut of EfficientNet-Lite0 and ResNet-50 cost, in time and bytes, and which is planned?
 
-The frozen part before the cut runs in the engine on one core, as at a store, the rest in torch on the other,
-as at a tuner, forward only. What crosses is the image (110 kB) or the features at the cut, as fp16. Each side
-is measured alone; then all run at once, with a link between them that is only a clock. The plan has the
-figures of the first kind, and its cut is compared with the best of the second.
+The layers before the cut run in the engine on one core, as at a store, the others on the other core, as at a
+tuner. What crosses is the image (110 kB), or the tensor at the cut as fp16. Each side is measured alone; then
+all run at once, with a link between them that is only a clock. The plan is made as `headwater finetune` makes
+it: from the time of all layers, and the share of it before those cuts that are worth a look. Its cut is
+compared with the best of those that ran.
 """
 
 from __future__ import annotations
@@ -16,17 +17,23 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 import headwater as hw
 from headwater import transforms as T
+from headwater.models.crossing import Crossing, Crossings
+from headwater.models.cutting import find_crossings
 from headwater.models.export import export
 from headwater.models.model import Model
+from headwater.models.parts import FirstLayers, LastLayers
 from headwater.models.presets import load_lite0
 from headwater.models.runtime import Engine
-from headwater.models.split import IMAGE_BYTES, CutPoint, Split
+from headwater.models.split import IMAGE_BYTES
 from headwater.plan.finetune import Convergence, Cut, Rates, Work, make_plan
+from headwater.tune.inside import Pace, shares, worthwhile
 from measuring import Bar, Cell, Options, Report, Table, best, main
 from resnet import ResNet50
 
@@ -34,7 +41,6 @@ IMAGES = 8
 """In a batch."""
 MBIT = 100.0
 SIZE = 224
-LAST = "before the last layer"
 SLACK = 0.1
 """By how much the cut of the plan may be slower than the best: what is measured swings as much."""
 
@@ -49,6 +55,14 @@ class Found:
     @property
     def ships_more(self) -> bool:
         return self.cut.bytes > IMAGE_BYTES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All cuts of a network, and the one that the plan takes."""
+
+    costs: list[Found]
+    planned: str
 
 
 class Link:
@@ -92,18 +106,50 @@ def run_together(store: Callable[[], Any], tuner: Callable[[], Any], cut_bytes: 
     return (ends[-1] - ends[0]) / (batches - 1) / IMAGES
 
 
-def measure(model: nn.Module, point: CutPoint, options: Options) -> Found:
-    parts = hw.split(model, point.at, image_size=SIZE)
-    pixels = (
-        (torch.rand(IMAGES, SIZE, SIZE, 3, generator=torch.Generator().manual_seed(0)) * 255).byte().numpy()
-    )
-    engine = Engine(_export(parts), threads=1)
-    features = torch.from_numpy(engine.features(pixels))
+def measure_all(network: nn.Module, options: Options) -> Outcome:
+    """All cuts, from the image itself to the features."""
+    model = _export(network)
+    crossings = find_crossings(model.trunk)
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, SIZE, SIZE, 3)).astype(np.uint8)
+    engine = Engine(model)
+
+    def whole() -> Any:
+        return engine.features(pixels)
+
+    ends = [
+        _measure("images", _nothing, whole, cut_bytes=IMAGE_BYTES, options=options),
+        _measure("features", whole, _nothing, cut_bytes=2 * engine.width, options=options),
+    ]
+    chosen = planned(model, crossings, pixels, ends)
+    inside = distinct(crossings)
+    if options.quick:
+        inside = [one for one in inside if one.name in (inside[0].name, chosen)]
+    costs = [ends[0], *(_measure_inside(model, one, pixels, options) for one in inside), ends[1]]
+    return Outcome(costs, chosen)
+
+
+def distinct(crossings: Crossings) -> list[Crossing]:
+    """Of cuts with the same work before them the one that ships least, and of equals the last."""
+    levels: dict[int, Crossing] = {}
+    for one in crossings:
+        if one.work < crossings.work and (one.work not in levels or one.bytes <= levels[one.work].bytes):
+            levels[one.work] = one
+    return list(levels.values())
+
+
+def _measure_inside(model: Model, crossing: Crossing, pixels: NDArray[np.uint8], options: Options) -> Found:
+    first, last = FirstLayers(model, crossing), LastLayers(model, crossing)
+
+    def store() -> NDArray[np.float16]:
+        with np.errstate(over="ignore"):  # random weights make values of any size; they cost the same
+            return first.features(pixels).astype(np.float16)
+
+    vectors = store()
     return _measure(
-        point.at or LAST,
-        lambda: engine.features(pixels),
-        lambda: _forward(parts.head, features),
-        cut_bytes=point.bytes,
+        crossing.name,
+        store,
+        lambda: last.features(vectors),
+        cut_bytes=crossing.bytes,
         options=options,
     )
 
@@ -116,40 +162,30 @@ def _measure(
     return Found(cut, run_together(store, tuner, cut_bytes, batches))
 
 
-def _export(parts: Split) -> Model:
+def _nothing() -> None:
+    return None
+
+
+def _export(network: nn.Module) -> Model:
     steps = T.Compose([T.Resize(256), T.CenterCrop(SIZE), T.Normalize([0.5] * 3, [0.5] * 3)])
-    with torch.no_grad():
-        count = parts.head(parts.frozen(torch.zeros(1, 3, SIZE, SIZE))).shape[1]
+    classes = [str(n) for n in range(1000)]
     # With random weights activations grow from layer to layer, and their rounding with them.
-    return export(parts, classes=[str(n) for n in range(count)], steps=steps, tolerance=1e-3).model
+    return export(
+        hw.split(network.eval(), image_size=SIZE), classes=classes, steps=steps, tolerance=1e-3
+    ).model
 
 
-def _forward(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode():
-        done: torch.Tensor = module(batch)
-    return done
-
-
-def measure_all(model: nn.Module, options: Options) -> list[Found]:
-    """All cuts, from the image itself to the last layer."""
-    model.eval()
-    points = hw.split(model, image_size=SIZE).points
-    if options.quick:
-        points = (points[0], points[len(points) // 2], points[-1])
-    images = torch.rand(IMAGES, 3, SIZE, SIZE)
-    whole = _measure(
-        "images", lambda: None, lambda: _forward(model, images), cut_bytes=IMAGE_BYTES, options=options
-    )
-    return [whole, *(measure(model, point, options) for point in points)]
-
-
-def planned(found: list[Found]) -> str:
+def planned(model: Model, crossings: Crossings, pixels: NDArray[np.uint8], ends: list[Found]) -> str:
     """The name of the cut that the plan takes, for one store and a link of `MBIT`."""
-    rates = Rates(store_cores=1, store_link=MBIT * 1e6 / 8, tuner_cores=1)
+    images, features = (end.cut for end in ends)
+    pace = Pace(layers=images.tuner_seconds, steps=0.0, store=features.store_seconds)
+    chosen = worthwhile(crossings, most_bytes=IMAGE_BYTES)
+    found = shares(model, chosen, pixels)
+    inside = [pace.cut(one, found[one.name]) for one in chosen if one.name in found]
     plan = make_plan(
-        [one.cut for one in found],
+        [images, *inside, features],
         Work(images=10_000),
-        rates=rates,
+        rates=Rates(store_cores=1, store_link=MBIT * 1e6 / 8, tuner_cores=1),
         stores=1,
         image_bytes=IMAGE_BYTES,
         convergence=Convergence(weights=1_000_000),
@@ -158,25 +194,24 @@ def planned(found: list[Found]) -> str:
     return plan.cut.name
 
 
-def table_of(name: str, found: list[Found]) -> Table:
-    chosen = planned(found)
+def table_of(name: str, outcome: Outcome) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for one in found:
+    for one in outcome.costs:
         cut, more = one.cut, "yes" if one.ships_more else ""
         predicted = max(cut.store_seconds, cut.bytes * 8e-6 / MBIT, cut.tuner_seconds)
         times = (cut.store_seconds, cut.tuner_seconds, predicted, one.together_seconds)
-        mark = "plan" if cut.name == chosen else ""
+        mark = "plan" if cut.name == outcome.planned else ""
         rows.append((cut.name, round(cut.bytes), more, *(f"{1e3 * seconds:.2f}" for seconds in times), mark))
     columns = ("bytes", "more than the image", "store ms", "tuner ms", "slowest ms", "together ms", "")
-    return Table((f"{name}: cut after", *columns), tuple(rows))
+    return Table((f"{name}: cut at", *columns), tuple(rows))
 
 
-def holds(name: str, found: list[Found]) -> Bar:
+def holds(name: str, outcome: Outcome) -> Bar:
     """Among the cuts that ship no more than the image, as the plan takes no other."""
-    allowed = {one.cut.name: one.together_seconds for one in found if not one.ships_more}
-    chosen, least = planned(found), min(allowed, key=allowed.__getitem__)
-    longer = allowed[chosen] / allowed[least]
-    text = f"{chosen}: {longer:.2f} of the best, {least}"
+    allowed = {one.cut.name: one.together_seconds for one in outcome.costs if not one.ships_more}
+    least = min(allowed, key=allowed.__getitem__)
+    longer = allowed[outcome.planned] / allowed[least]
+    text = f"{outcome.planned}: {longer:.2f} of the best, {least}"
     return Bar(
         f"{name}: time of the plan's cut", f"at most {1 + SLACK:g} of the best", text, longer <= 1 + SLACK
     )
@@ -189,16 +224,16 @@ def run(folder: Path, options: Options) -> Report:
     found = {name: measure_all(model, options) for name, model in models.items()}
     return Report(
         f"time and bytes for every cut, {SIZE} pixels, one core on either side, {MBIT:g} Mbit between them",
-        tuple(table_of(name, costs) for name, costs in found.items()),
-        tuple(holds(name, costs) for name, costs in found.items()),
+        tuple(table_of(name, outcome) for name, outcome in found.items()),
+        tuple(holds(name, outcome) for name, outcome in found.items()),
         (
-            f"per image, in batches of {IMAGES}; store: the engine; tuner: torch, forward only; both in fp32",
+            f"per image, in batches of {IMAGES}; the engine on both sides, in fp32, forward only",
             "slowest: of store, link and tuner, each measured alone; together: measured with all at work",
             f"an image is {IMAGE_BYTES:,} bytes, decoded already; ResNet-50 has random weights",
-            "`headwater finetune` itself chooses between images and the last cut of a version: a store runs "
-            "all frozen layers or none, and where they end is fixed when the version is exported",
+            "of cuts with the same multiplications before them, the one that ships least",
+            "the plan is made as `headwater finetune` makes it, from the time of all layers and shares of it",
         ),
-        raw={name: [_raw(one) for one in costs] for name, costs in found.items()},
+        raw={name: [_raw(one) for one in outcome.costs] for name, outcome in found.items()},
     )
 
 

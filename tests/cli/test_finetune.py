@@ -176,7 +176,11 @@ def test_the_command_says_that_a_new_head_on_int8_is_not_measured(
         (("--runs", "0"), 2, "--runs is '0'"),
         (("--labels", "people"), 2, "does not say which labels to learn"),
         (("--db", "x.db"), 2, "--db and --dataset are for labels of a database"),
-        (("--cut", "middle"), 2, "cut is 'middle'"),
+        (
+            ("--cut", "middle"),
+            2,
+            "the model cannot be cut at 'middle'; choose from images, features, getitem",
+        ),
         (("--cut", "features"), 2, "no store can make features"),
         (("--sync",), 2, "is not at a store"),
         (("--model", "other"), 1, "other"),

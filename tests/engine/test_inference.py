@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain, Lot
 from headwater.engine.crew import Crew
 from headwater.engine.fetching import Fetched, Reader, Wanted
-from headwater.engine.inference import BATCH, Extraction, FeatureBatch, Gathering
+from headwater.engine.inference import BATCH, Extraction, FeatureBatch, Gathering, crossing_at
 from headwater.errors import ModelError, SampleCorrupt
 from headwater.models.runtime import Engine
 from headwater.plan.offload import Offload
@@ -232,3 +232,45 @@ def test_vectors_of_another_width_are_refused() -> None:
     gathering = Gathering(lambda: Vectors(width=5), 2, Crew(0, 0))
     with pytest.raises(ModelError, match="the model has 2 of them"):
         list(gathering.run(ids, ids))
+
+
+class Squares:
+    """Layers behind a cut: the sum of a vector's numbers, its square, and one of them."""
+
+    width = 3
+
+    def features(self, vectors: NDArray[np.float16]) -> NDArray[np.float32]:
+        total = vectors.astype(np.float32).sum(axis=1)
+        return np.stack((total, total**2, vectors[:, 0].astype(np.float32)), axis=1)
+
+
+def test_what_crossed_at_a_cut_goes_through_the_layers_behind_it() -> None:
+    ids = np.arange(150)
+    gathering = Gathering(lambda: Vectors(lambda id: id % 10 == 3), 2, Crew(2, 4), rest=Squares())
+    batches = list(gathering.run(ids, ids))
+    gathering.crew.close()
+    assert [len(batch.ids) + len(batch.failures) for batch in batches] == [64, 64, 22]
+    for batch in batches:
+        assert batch.features.dtype == np.float16
+        np.testing.assert_array_equal(batch.features[:, 0], 2 * batch.ids)
+    failed = [one for batch in batches for one in batch.failures]
+    corrupt = [one.id for one in failed if isinstance(one.error, SampleCorrupt)]
+    assert corrupt == list(range(3, 150, 10))
+    assert [one.id for one in failed if one.id not in corrupt] == [
+        id for id in range(128, 150) if id % 10 != 3
+    ]
+    large = next(one for one in failed if one.id == 140)
+    assert "its features are not finite numbers in half precision" in str(large.error)
+
+
+def test_a_whole_batch_without_vectors_has_no_features() -> None:
+    ids = np.arange(5)
+    (batch,) = Gathering(lambda: Vectors(lambda id: True), 2, Crew(0, 0), rest=Squares()).run(ids, ids)
+    assert batch.features.shape == (0, 3)
+
+
+def test_values_at_a_cut_beyond_half_precision_are_told_as_such(data: hw.Dataset) -> None:
+    made = replace(extraction(data, Colours(scale=1e6)), of=crossing_at("relu"))
+    error = str(run(made, data)[0].failures[0].error)
+    assert error.startswith("its values at the cut 'relu' are not finite numbers in half precision")
+    assert error.endswith("(up to 65,504); cut elsewhere")

@@ -35,7 +35,7 @@ def test_later_runs_are_guarded() -> None:
         ({"momentum": 1.0}, "momentum=1.0 at least 0 and below 1"),
         ({"l2": -1.0}, "l2=-1.0 at least 0"),
         ({"validation": 1.0}, "validation is 1.0"),
-        ({"cut": "conv"}, "cut is 'conv'; it may be 'features', 'images' or None"),
+        ({"cut": ""}, "cut is empty; it may be 'features', 'images', the name of a cut, or None"),
     ],
 )
 def test_wrong_recipes_are_named(wrong: dict[str, Any], says: str) -> None:

@@ -65,10 +65,10 @@ def finetune(
     ] = _USUAL.variants,
     seed: Annotated[int, typer.Option(min=0)] = _USUAL.seed,
     cut: Annotated[
-        str | None, typer.Option(help="What crosses the link: features or images; else the quicker.")
+        str | None, typer.Option(help="What crosses: features, images, or a cut's name; else the quickest.")
     ] = None,
     more_bytes: Annotated[
-        bool, typer.Option("--more-bytes", help="Allow features that are larger than the images.")
+        bool, typer.Option("--more-bytes", help="Allow what is larger than the images.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what to expect, and end.")] = False,
     sync: Annotated[

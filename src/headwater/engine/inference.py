@@ -1,7 +1,8 @@
 """Frozen layers at the end of a run: images are gathered batch by batch, and become features.
 
 A store's job, a request for features, a laptop without any store and a benchmark all hand `Extraction` to the
-one loop; reading, steps and layers overlap there. `Gathering` is the same for features that stores have made.
+one loop; reading, steps and layers overlap there. `Gathering` is the same for what stores have made: for
+features, or for what crosses at a cut, of which the layers behind it make features here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from headwater.errors import ModelError, SampleError
 Ids = NDArray[np.int64]
 Halves = NDArray[np.float16]
 
+FEATURES = "features"
 BATCH = 64
 """Samples of a batch. The pixels of all are in memory until its features are made."""
 _BYTES_AHEAD = 1 << 28
@@ -44,6 +46,19 @@ class Extractor(Protocol):
 
     def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(n, width) from uint8 images (n, height, width, channels)."""
+        ...
+
+
+class Rest(Protocol):
+    """The layers behind a cut, ready to run; called from several threads at once."""
+
+    @property
+    def width(self) -> int:
+        """How many features an image has."""
+        ...
+
+    def features(self, vectors: Halves) -> NDArray[np.float32]:
+        """(n, width) from what crossed, a row for each image."""
         ...
 
 
@@ -70,6 +85,7 @@ class _Form(Protocol):
     """What comes for each sample of a batch, and how features are made of it."""
 
     batch_bytes: int
+    of: str
 
     @property
     def width(self) -> int: ...
@@ -87,8 +103,8 @@ class FeatureSink:
     just made or kept. A sample whose features do not fit into that has failed.
     """
 
-    def __init__(self, extractor: Extractor) -> None:
-        self._extractor = extractor
+    def __init__(self, extractor: Extractor, of: str = FEATURES) -> None:
+        self._extractor, self.of = extractor, of
         self.batch_bytes = 0
         """Bytes of the pixels of the batch that was begun last."""
 
@@ -114,24 +130,33 @@ class FeatureSink:
 
 
 class VectorSink:
-    """Gathers feature vectors that were made elsewhere."""
+    """Gathers vectors that were made elsewhere; with a `rest`, features are made of them."""
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    of = FEATURES
+
+    def __init__(self, width: int, rest: Rest | None = None) -> None:
+        self._gathered, self._rest = width, rest
         self.batch_bytes = 2 * width * BATCH
+
+    @property
+    def width(self) -> int:
+        return self._gathered if self._rest is None else self._rest.width
 
     def open(self, task: Task) -> _Target:
         return _Target(task, self)
 
     def allocate(self, count: int, first: NDArray[Any]) -> Halves:
-        if first.shape != (self.width,) or first.dtype != np.float16:
+        if first.shape != (self._gathered,) or first.dtype != np.float16:
             raise ModelError(
-                f"features are {first.dtype} of {first.shape}; the model has {self.width} of them"
+                f"features are {first.dtype} of {first.shape}; the model has {self._gathered} of them"
             )
-        return np.empty((count, self.width), np.float16)
+        return np.empty((count, self._gathered), np.float16)
 
     def finish(self, gathered: Halves) -> Halves:
-        return gathered
+        if self._rest is None:
+            return gathered
+        with np.errstate(over="ignore"):  # as above
+            return self._rest.features(gathered).astype(np.float16)
 
 
 class _Target:
@@ -169,7 +194,7 @@ class _Target:
             features = self._form.finish(gathered if self._made.all() else gathered[self._made])
         (slots,) = np.nonzero(self._made)
         finite = np.isfinite(features).all(axis=1)
-        lost += [(int(slot), _not_finite()) for slot in slots[~finite]]
+        lost += [(int(slot), _not_finite(self._form.of)) for slot in slots[~finite]]
         kept = slots[finite]
         return FeatureBatch(
             task.positions[kept],
@@ -188,8 +213,14 @@ class _Target:
             return self._gathered
 
 
-def _not_finite() -> SampleError:
-    return SampleError("its features are not finite numbers in half precision")
+def crossing_at(cut: str) -> str:
+    """What the layers up to a cut give, in words; all layers, where it is empty."""
+    return f"values at the cut {cut!r}" if cut else FEATURES
+
+
+def _not_finite(of: str) -> SampleError:
+    remedy = "" if of == FEATURES else f" (up to {np.finfo(np.float16).max:,.0f}); cut elsewhere"
+    return SampleError(f"its {of} are not finite numbers in half precision{remedy}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +228,7 @@ class Extraction:
     """All that it takes to make features: where images come from, steps that are left, layers and threads.
 
     `reader` makes a reader for one run. With a reader that gives files, `chain` holds the model's steps per
-    sample; with one that gives finished images it is empty.
+    sample; with one that gives finished images it is empty. `of` says what the layers give.
     """
 
     reader: Callable[[], Reader]
@@ -205,27 +236,33 @@ class Extraction:
     extractor: Extractor
     crew: Crew
     meter: Meter = field(default_factory=Meter)
+    of: str = FEATURES
 
     def run(self, positions: Ids, ids: Ids, *, epoch: int = 0) -> Iterator[FeatureBatch]:
         """The features of these samples, in order, at most `BATCH` at a time."""
-        sink = FeatureSink(self.extractor)
+        sink = FeatureSink(self.extractor, self.of)
         return _run(self, _tasks(positions, ids, epoch), sink, self.chain, lot=_LOT)
 
 
 @dataclass(frozen=True)
 class Gathering:
-    """The same where `reader` gives the features themselves, as vectors of `width` float16."""
+    """The same where `reader` gives the features themselves, as vectors of `width` float16.
+
+    With a `rest` they are what crosses at a cut, and the layers behind it run in the crew's threads.
+    """
 
     reader: Callable[[], Reader]
     width: int
     crew: Crew
     meter: Meter = field(default_factory=Meter)
+    rest: Rest | None = None
 
     def run(self, positions: Ids, ids: Ids, *, epoch: int = 0) -> Iterator[FeatureBatch]:
         """The features of these samples, in order, at most `BATCH` at a time, asked for as they are."""
         # Files of any size may be behind a vector: the cap on files is the store's affair.
         nothing = Chain(Pipeline(()), limits=replace(DEFAULT_LIMITS, bytes=_NO_CAP))
-        return _run(self, _tasks(positions, ids, epoch), VectorSink(self.width), nothing, lot=BATCH)
+        sink = VectorSink(self.width, self.rest)
+        return _run(self, _tasks(positions, ids, epoch), sink, nothing, lot=BATCH)
 
 
 def _run(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from headwater.data.pipeline import Pipeline
 from headwater.engine.crew import available_cores
 from headwater.errors import ModelError, WrongUse
+from headwater.models.crossing import Crossing
 from headwater.plan.finetune import Convergence, Cut, FinetunePlan, Rates, Work, make_plan
 from headwater.plan.finetune.choice import Wish
 from headwater.plan.finetune.cut import FEATURES, IMAGES
@@ -15,11 +16,13 @@ from headwater.store.base import Store
 from headwater.store.client.remote import RemoteStore
 from headwater.store.dataset import Dataset
 from headwater.store.fleet import ShardedStore
+from headwater.store.gathering import check_age
 from headwater.tune.inflow import Source
+from headwater.tune.inside import Pace, shares, worthwhile
 from headwater.tune.measuring import seconds_per_image
 from headwater.tune.recipe import Recipe
 from headwater.tune.runs import count_held
-from headwater.tune.sources import Sources
+from headwater.tune.sources import Here, Sources
 
 _HALF = 2  # bytes of a feature
 
@@ -49,8 +52,9 @@ def plan_tuning(
     images = len(dataset) - held
     if images < 1:
         raise WrongUse(f"of {len(dataset)} samples, {held} are held out and none is left; lower validation")
+    _check_name(recipe.cut, sources)
     remote = dataset.store.remote
-    if not remote and recipe.cut == FEATURES:
+    if not remote and recipe.cut not in (None, IMAGES):
         raise WrongUse(f"{dataset.uri} lies here, so no store can make features of it; leave out `cut`")
     found = (
         _measure(dataset, sources, steps, recipe, features)
@@ -71,6 +75,12 @@ def plan_tuning(
     return replace(plan, reason=f"{plan.reason}; {found.without}") if found.without else plan
 
 
+def _check_name(cut: str | None, sources: Sources) -> None:
+    if cut not in (None, IMAGES, FEATURES) and cut not in sources.crossings.names:
+        known = ", ".join((IMAGES, FEATURES, *sources.crossings.names))
+        raise WrongUse(f"the model cannot be cut at {cut!r}; choose from {known}")
+
+
 def count_stores(store: Store) -> tuple[int, bool]:
     """How many stores there are, and whether fewer would do: replicas hold the same, shards do not."""
     if isinstance(store, RemoteStore):
@@ -85,24 +95,56 @@ def _measure_here(dataset: Dataset, sources: Sources, steps: Pipeline) -> _Measu
 
 
 def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe, features: int) -> _Measured:
-    """Both cuts, unless one was asked for, or the stores cannot run the layers."""
+    """Both ends and what lies between, unless one end was asked for, or the stores cannot run the layers."""
     stores, _ = count_stores(dataset.store)
-    cuts, link, without = [], math.inf, ""
+    cuts: list[Cut] = []
+    link, note, here = math.inf, "", None
     if recipe.cut != FEATURES:
         here = sources.here()
         _time(here, dataset, steps)
         link = _link(dataset, stores)
-        cuts.append(Cut(IMAGES, 0.0, float(dataset.sizes.mean()), here.layer_seconds))
+        cuts.append(Cut(IMAGES, 0.0, float(dataset.sizes.mean()), here.seconds))
     if recipe.cut != IMAGES:
         try:
-            seconds = _time(sources.at_stores(stores), dataset, steps)
-            cuts.append(Cut(FEATURES, stores * seconds, _HALF * features))
+            seconds = stores * _time(sources.at_stores(stores), dataset, steps)
+            if here is not None:
+                inside, note = _measure_inside(dataset, sources, recipe, here=here, store_seconds=seconds)
+                cuts += inside
+            cuts.append(Cut(FEATURES, seconds, _HALF * features))
         except ModelError as error:
-            if recipe.cut == FEATURES:
+            if recipe.cut is not None:
                 raise
-            without = f"no features from the stores: {error}"
+            note = f"no features from the stores: {error}"
     rates = Rates(store_cores=1.0, store_link=link, tuner_cores=available_cores())
-    return _Measured(cuts, rates, without)
+    return _Measured(cuts, rates, note)
+
+
+def _measure_inside(
+    dataset: Dataset, sources: Sources, recipe: Recipe, *, here: Here, store_seconds: float
+) -> tuple[list[Cut], str]:
+    """The cuts between the layers, and what is to be said of them."""
+    try:
+        chosen = _choose_inside(dataset, sources, recipe)
+        if not chosen or here.glimpse is None:
+            return [], ""
+        found = shares(sources.model, chosen, here.glimpse)
+    except ModelError as error:
+        if recipe.cut is not None:
+            raise
+        return [], f"no cut between the layers: {error}"
+    pace = Pace(here.layer_seconds, max(0.0, here.seconds - here.layer_seconds), store_seconds)
+    cuts = [pace.cut(crossing, found[crossing.name]) for crossing in chosen if crossing.name in found]
+    if recipe.cut is not None and not cuts:
+        raise ModelError(f"values at the cut {recipe.cut!r} do not fit into half precision; cut elsewhere")
+    return cuts, f"{len(cuts)} of {len(sources.crossings)} cuts between the layers were looked at"
+
+
+def _choose_inside(dataset: Dataset, sources: Sources, recipe: Recipe) -> list[Crossing]:
+    check_age(dataset.store)
+    if recipe.cut is not None:
+        return [sources.crossings.find(recipe.cut)]
+    most = math.inf if recipe.more_bytes else float(dataset.sizes.mean())
+    return worthwhile(sources.crossings, most_bytes=most)
 
 
 def _time(source: Source, dataset: Dataset, steps: Pipeline) -> float:

@@ -15,12 +15,14 @@ SCHEDULE = (1.0, 0.8, 0.5, 0.3, 0.1)
 class Recipe:
     """What is the same for all samples.
 
-    `epochs` are passes over the samples of one run, `runs` how many follow one another (None: what the plan
-    finds). `learning_rate` is that of features scaled to the length 1, so the same one fits every trunk;
-    it, `momentum` and `l2` are for the optimiser that is taken if none is given. `validation` is the share of
-    the samples that is held out. With augmentation a sample has `variants` feature vectors, which take turns.
-    `cut` says what crosses the link: `features`, which stores make, `images`, or None for what the plan
-    finds; `more_bytes` allows features that are larger than the images. Raises `WrongUse` for what cannot be.
+    `epochs` are passes over as many samples as a run has, which are drawn from those of the runs before
+    it, too; `runs` is how many follow one another (None: what the plan finds). `learning_rate` is that of
+    features scaled to the length 1, so the same one fits every trunk; it, `momentum` and `l2` are for the
+    optimiser that is taken if none is given. `validation` is the share of the samples that is held out.
+    With augmentation a sample has `variants` feature vectors, which take turns.
+    `cut` says what crosses the link: `features`, which stores make, `images`, the name of a cut between the
+    frozen layers, or None for what the plan finds; `more_bytes` allows what is larger than the images. Raises
+    `WrongUse` for what cannot be.
     """
 
     epochs: int = 30
@@ -48,8 +50,8 @@ class Recipe:
             )
         if not 0 <= self.validation < 1:
             raise WrongUse(f"validation is {self.validation}; it must be at least 0 and below 1")
-        if self.cut not in (None, FEATURES, IMAGES):
-            raise WrongUse(f"cut is {self.cut!r}; it may be {FEATURES!r}, {IMAGES!r} or None")
+        if self.cut == "":
+            raise WrongUse(f"cut is empty; it may be {FEATURES!r}, {IMAGES!r}, the name of a cut, or None")
 
     def rate(self, run: int, epoch: int, *, runs: int) -> float:
         """What the learning rate is multiplied by: the schedule, and the guard (N - r/2)/N of later runs.

@@ -1,9 +1,15 @@
-"""Where images become features: in this process, or at the stores that hold them."""
+"""Where images become features: in this process, at the stores that hold them, or in part at either."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headwater.data.pipeline import Pipeline
 from headwater.engine.chain import Chain
@@ -13,7 +19,10 @@ from headwater.engine.inference import Extraction, FeatureBatch, Gathering
 from headwater.engine.meter import Meter
 from headwater.errors import StoreLost
 from headwater.loader.threads import use_one_core
+from headwater.models.crossing import Crossing, Crossings
+from headwater.models.cutting import find_crossings
 from headwater.models.model import Model
+from headwater.models.parts import LastLayers
 from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload
@@ -24,6 +33,31 @@ from headwater.store.dataset import Dataset
 from headwater.store.gathering import feature_reader
 from headwater.tune.runs import LOT, Places
 
+GLIMPSE = 8
+"""How many images are kept to time parts of the layers on."""
+
+
+class _Watched:
+    """Layers, how long they have worked, and some of the first images that they saw."""
+
+    def __init__(self, layers: Engine) -> None:
+        self._layers, self._lock = layers, threading.Lock()
+        self.seconds = 0.0
+        self.images: NDArray[np.uint8] | None = None
+
+    @property
+    def width(self) -> int:
+        return self._layers.width
+
+    def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        begun = time.perf_counter()
+        found = self._layers.features(images)
+        with self._lock:
+            self.seconds += time.perf_counter() - begun
+            if self.images is None:
+                self.images = images[:GLIMPSE].copy()
+        return found
+
 
 class Here:
     """All layers run in this process: on a laptop, and where images cross the link after all."""
@@ -31,7 +65,7 @@ class Here:
     def __init__(self, dataset: Dataset, model: Model, *, seed: int) -> None:
         self._store, self._seed = dataset.store, seed
         # Several batches at once, a core each: a session that shares cores with others waits for them.
-        self._engine = Engine(model, threads=1)
+        self._engine = _Watched(Engine(model, threads=1))
         self._meter, self._made = Meter(), 0
         self._crew = Crew(
             available_cores(), self._store.readers, prepare=use_one_core, patient=self._store.remote
@@ -42,9 +76,19 @@ class Here:
         return self._meter.stats().bytes_moved
 
     @property
-    def layer_seconds(self) -> float:
-        """Seconds that steps and layers have taken for an image so far, on one core."""
+    def seconds(self) -> float:
+        """What steps and layers have taken for an image so far, on one core."""
         return self._meter.stats().work_seconds.get("steps", 0.0) / max(1, self._made)
+
+    @property
+    def layer_seconds(self) -> float:
+        """The layers' part of that."""
+        return self._engine.seconds / max(1, self._made)
+
+    @property
+    def glimpse(self) -> NDArray[np.uint8] | None:
+        """A few images as the layers got them; None until there were some."""
+        return self._engine.images
 
     def run(self, positions: Places, ids: Places, *, steps: Pipeline, variant: int) -> Iterator[FeatureBatch]:
         chain = Chain(steps.samplewise, self._seed)
@@ -59,17 +103,38 @@ class Here:
         self._crew.close()
 
 
+@dataclass(frozen=True, eq=False)
+class Behind:
+    """A cut, and the layers behind it, which run in this process."""
+
+    cut: Crossing
+    layers: LastLayers
+
+    @classmethod
+    def of(cls, model: Model, cut: Crossing) -> Behind:
+        return cls(cut, LastLayers(model, cut, threads=1))
+
+
 class AtStores:
     """Stores run the layers, and features cross; of replicas as many are asked as were planned for.
 
-    If those are lost, all are asked.
+    If those are lost, all are asked. With a `behind`, stores run the layers up to its cut, what they give
+    crosses, and the others run here, on several batches at once, a core each.
     """
 
-    def __init__(self, dataset: Dataset, version: ModelVersion, *, seed: int, stores: int) -> None:
-        self._version, self._seed = version, seed
+    def __init__(
+        self,
+        dataset: Dataset,
+        version: ModelVersion,
+        *,
+        seed: int,
+        stores: int,
+        behind: Behind | None = None,
+    ) -> None:
+        self._version, self._seed, self._behind = version, seed, behind
         self._all, self._asked = dataset.store, _some(dataset.store, stores)
         self._meter = Meter()
-        self._crew = Crew(1, dataset.store.readers, patient=True)
+        self._crew = Crew(1 if behind is None else available_cores(), dataset.store.readers, patient=True)
 
     @property
     def bytes_moved(self) -> int:
@@ -92,13 +157,15 @@ class AtStores:
     ) -> Iterator[FeatureBatch]:
         # The model's own steps draw nothing: without a seed their features are those that stores keep.
         own = steps.spec() == list(self._version.steps)
-        asked, version = self._asked, self._version
+        asked, trunk, behind = self._asked, self._version.trunk_digest, self._behind
+        cut, width = ("", self._version.features) if behind is None else (behind.cut.name, behind.cut.width)
 
         def reader() -> Reader:
             spec, seed = ((), 0) if own else (steps.samplewise.spec(), self._seed)
-            return feature_reader(asked, version.trunk_digest, width=version.features, steps=spec, seed=seed)
+            return feature_reader(asked, trunk, width=width, steps=spec, seed=seed, cut=cut)
 
-        gathering = Gathering(reader, version.features, self._crew, self._meter)
+        rest = None if behind is None else behind.layers
+        gathering = Gathering(reader, width, self._crew, self._meter, rest)
         return gathering.run(positions, ids, epoch=variant)
 
     def close(self) -> None:
@@ -115,7 +182,7 @@ def _some(store: Store, count: int) -> Store:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Makes either kind for one model and dataset."""
+    """Makes all kinds for one model and dataset."""
 
     dataset: Dataset
     version: ModelVersion
@@ -128,3 +195,13 @@ class Sources:
     def at_stores(self, stores: int) -> AtStores:
         """With so many of the replicas."""
         return AtStores(self.dataset, self.version, seed=self.seed, stores=stores)
+
+    def behind(self, cut: str, stores: int) -> AtStores:
+        """With so many of the replicas, which end at this cut; raises `ModelNotFound` for an unknown one."""
+        behind = Behind.of(self.model, self.crossings.find(cut))
+        return AtStores(self.dataset, self.version, seed=self.seed, stores=stores, behind=behind)
+
+    @cached_property
+    def crossings(self) -> Crossings:
+        """Where the layers may be cut."""
+        return find_crossings(self.model.trunk)

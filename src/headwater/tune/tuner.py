@@ -23,7 +23,7 @@ from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.plan.finetune import FinetunePlan
-from headwater.plan.finetune.cut import FEATURES
+from headwater.plan.finetune.cut import FEATURES, IMAGES
 from headwater.store.dataset import Dataset
 from headwater.tune.describing import describe_head, describe_optimiser
 from headwater.tune.features import FeatureFile
@@ -194,7 +194,11 @@ class Tuner:
         )
 
     def _source(self, plan: FinetunePlan) -> Source:
-        return self._sources.at_stores(plan.stores) if plan.cut.name == FEATURES else self._sources.here()
+        if plan.cut.name == IMAGES:
+            return self._sources.here()
+        if plan.cut.name == FEATURES:
+            return self._sources.at_stores(plan.stores)
+        return self._sources.behind(plan.cut.name, plan.stores)
 
     @property
     def _sources(self) -> Sources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from headwater import transforms as T
 from headwater.engine.crew import Crew
 from headwater.engine.inference import FeatureBatch, Gathering
 from headwater.errors import ModelNotFound, SampleCorrupt, StoreLost, WrongUse
+from headwater.models.cutting import find_crossings
+from headwater.models.parts import LastLayers
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
@@ -97,6 +100,27 @@ def test_steps_of_the_tuners_own(daemon: Daemon, version: ModelVersion) -> None:
     assert first == by_id(gather(remote, version, steps=steps, seed=3))
     assert first != by_id(gather(remote, version, steps=steps, seed=4))
     remote.close()
+
+
+def test_what_crosses_at_a_cut_comes_in_pieces_that_the_store_answers(
+    folder: Path, version: ModelVersion, tmp_path: Path
+) -> None:
+    """Five samples of 1,536 bytes are all that this store sends at once."""
+    shutil.copytree(folder / "state", tmp_path / "state")
+    with running_daemon({"more": folder / "more"}, state=tmp_path / "state", request_bytes=8000) as daemon:
+        data = hw.open(f"{daemon.serving.address}/more")
+        cut = find_crossings(small_model().trunk).find("b")
+        reader = feature_reader(data.store, version.trunk_digest, width=cut.width, cut="b")
+        rest = LastLayers(small_model(), cut)
+        gathering = Gathering(lambda: reader, cut.width, Crew(2, 4, patient=True), rest=rest)
+        batches = list(gathering.run(data.positions(), data.ids))
+        gathering.crew.close()
+        whole = gather(data, version)
+        data.close()
+    assert gathering.meter.stats().bytes_moved == 40 * 1536
+    for one, other in zip(batches, whole, strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_allclose(one.features, other.features, rtol=4e-3, atol=4e-3)
 
 
 def test_a_trunk_that_no_store_has(daemon: Daemon, version: ModelVersion) -> None:

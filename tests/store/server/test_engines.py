@@ -14,11 +14,12 @@ import pytest
 
 from headwater.engine.budget import Cores, Gone
 from headwater.errors import ModelNotFound
+from headwater.models.parts import FirstLayers
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.store.server.decoding import Asker
-from headwater.store.server.engines import AT_ONCE, Engines
+from headwater.store.server.engines import AT_ONCE, MOST_CUT, Engines
 from relabelling import nudged, small_model
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3 * AT_ONCE + 5, 8, 8, 3)).astype(np.uint8)
@@ -84,10 +85,40 @@ def test_the_least_recently_used_goes_when_memory_is_short(registry: Registry) -
     engines.borrow(versions[0], asker())
     engines.borrow(versions[2], asker())
     assert engines.nbytes == 2 * one
-    assert list(engines._loaded) == [versions[0].trunk_digest, versions[2].trunk_digest]
+    assert [trunk for trunk, _ in engines._loaded] == [versions[0].trunk_digest, versions[2].trunk_digest]
     tiny = make(registry, most_bytes=1)
     assert tiny.borrow(versions[0], asker()).features(IMAGES).shape == (len(IMAGES), kept.width)
     assert tiny.nbytes == one, "the last one stays, whatever it takes"
+
+
+def test_layers_up_to_a_cut_are_loaded_apart(registry: Registry, version: ModelVersion) -> None:
+    engines, model = make(registry), small_model()
+    whole, cut = engines.borrow(version, asker()), engines.borrow(version, asker(), "b")
+    assert (whole.width, cut.width) == (engines.width(version), engines.width(version, "b")) == (12, 768)
+    expected = FirstLayers(model, engines.crossings(version).find("b")).features(IMAGES)
+    np.testing.assert_allclose(cut.features(IMAGES), expected, rtol=1e-5, atol=1e-6)
+    assert list(engines._loaded) == [(version.trunk_digest, ""), (version.trunk_digest, "b")]
+    assert 2 * model.nbytes < engines.nbytes < 4 * model.nbytes
+
+
+def test_few_cuts_are_loaded_at_once(registry: Registry) -> None:
+    """However many are asked for: what their activations take is not known."""
+    versions = [registry.put(small_model(seed), name="small") for seed in range(3)]
+    engines = make(registry)
+    engines.borrow(versions[0], asker())
+    keys = [(version.trunk_digest, cut) for version in versions for cut in ("a", "b", "c")]
+    for version in versions:
+        for cut in ("a", "b", "c"):
+            engines.borrow(version, asker(), cut)
+    assert list(engines._loaded) == [(versions[0].trunk_digest, ""), *keys[-MOST_CUT:]]
+
+
+def test_an_unknown_cut_is_told_the_others(registry: Registry, version: ModelVersion) -> None:
+    engines = make(registry)
+    for call in (lambda: engines.borrow(version, asker(), "d"), lambda: engines.width(version, "d")):
+        with pytest.raises(ModelNotFound, match="no cut 'd'; there are: a, b, c"):
+            call()
+    assert not engines.nbytes
 
 
 def test_an_unknown_trunk_says_what_to_do(registry: Registry, version: ModelVersion) -> None:

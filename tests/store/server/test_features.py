@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import numpy as np
 import pytest
 
 import headwater as hw
+from graphs import SIZE
 from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
-from headwater.engine.budget import Gone
+from headwater.engine.budget import Budget, Gone
 from headwater.engine.chain import Chain
 from headwater.errors import DatasetNotFound, DatasetStale, ModelError, ModelNotFound, WrongUse
+from headwater.models.cutting import find_crossings
 from headwater.models.model import Model
+from headwater.models.parts import LastLayers
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.store.server.features import MOST_SAMPLES, FeatureDesk
@@ -27,6 +31,7 @@ from headwater.store.wire import messages, payloads
 from headwater.store.wire.messages import Complaint, FeatureRequest
 from headwater.store.wire.payloads import Parcel
 from relabelling import FEATURES, STEPS, nudged, small_model, write_photos
+from strange_names import NAMES
 from workshops import Lot, Workshop, open_workshop
 
 COUNT, BROKEN = 90, 2
@@ -151,6 +156,58 @@ def test_without_a_cache_every_request_is_work(shop: Workshop) -> None:
     rows = [vectors(answer(desk, ask(shop, [5, 6]))) for _ in range(2)]
     np.testing.assert_array_equal(*rows)
     assert counts(shop)["made"] - before == 4
+
+
+def test_up_to_a_cut_and_never_kept(shop: Workshop, desk: FeatureDesk) -> None:
+    places, before = sound(shop)[:5], counts(shop)
+    request = ask(shop, places, cut="b")
+    rows = [vectors(answer(desk, request)) for _ in range(2)]
+    np.testing.assert_array_equal(*rows)
+    assert rows[0].shape == (5, FEATURES * SIZE * SIZE)
+    cut = find_crossings(small_model().trunk).find("b")
+    found = LastLayers(small_model(), cut).features(rows[0])
+    np.testing.assert_allclose(found, expected(shop, places), rtol=4e-3, atol=4e-3)
+    after = counts(shop)
+    assert (after["made"] - before["made"], after["kept"] - before["kept"]) == (10, 0)
+
+
+def test_a_cut_that_is_none_is_refused_by_name(shop: Workshop, desk: FeatureDesk) -> None:
+    for name in ("images", "features", "d", "B", "b\0", "x" * 4096, *filter(None, NAMES)):
+        with pytest.raises(ModelNotFound, match="there are: a, b, c") as caught:
+            answer(desk, ask(shop, [1], cut=name))
+        assert str(shop.state.folder) not in str(caught.value)
+
+
+def test_no_more_bytes_than_are_answered_at_once(shop: Workshop) -> None:
+    small = replace(shop.desk, budget=Budget(cores=2, request_bytes=4000))
+    desk, places = FeatureDesk(small, shop.studios.answer), sound(shop)
+    assert vectors(answer(desk, ask(shop, places[:2], cut="b"))).nbytes == 3072
+    with pytest.raises(WrongUse, match="4,608 bytes at once, 1,536 for a sample; this store answers 4,000"):
+        answer(desk, ask(shop, places[:3], cut="b"))
+    tiny = replace(shop.desk, budget=Budget(cores=2, memory=4000, request_bytes=1000))
+    with pytest.raises(WrongUse, match="cut elsewhere"):
+        answer(FeatureDesk(tiny, shop.studios.answer), ask(shop, places[:1], cut="b"))
+
+
+def test_memory_for_vectors_is_held_until_they_are_sent(shop: Workshop) -> None:
+    """And given back: a second request of as many bytes waits for the first to be read."""
+    small = replace(shop.desk, budget=Budget(cores=2, memory=16_000, request_bytes=3072))
+    desk, place = FeatureDesk(small, shop.studios.answer), sound(shop)
+    request = ask(shop, place[:1], cut="b")
+    first = desk.read(request, "somebody", lambda: False)
+    next(first)
+    assert desk._room.held == 4 * 1536
+    with pytest.raises(Gone):
+        next(desk.read(request, "somebody", lambda: True))
+    first.close()
+    assert desk._room.held == 0
+    assert len(answer(desk, request).payloads) == 1
+
+
+def test_a_request_of_a_client_without_cuts_wants_features() -> None:
+    old = msgspec.msgpack.decode(messages.encode(FeatureRequest("d", "v", "c", bytes(8), "0" * 32, cut="b")))
+    assert old.pop("cut") == "b"
+    assert messages.decode_request(msgspec.msgpack.encode(old)).cut == ""  # type: ignore[union-attr]
 
 
 MISFITS: dict[str, dict[str, Any]] = {

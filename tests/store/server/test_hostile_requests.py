@@ -215,6 +215,7 @@ FIELDS: dict[str, dict[str, Change]] = {
     "client": {"client": lambda name: {"client": name}},
     "names": {"codec": lambda name: in_steps() | {"names": [name]}},
     "model": {"trunk": lambda name: {"model": name}},
+    "cut": {"cut": lambda name: {"cut": name or "_"}},
     "digest": {"digest": lambda name: in_steps() | {"digest": name}},
     "steps": {
         "step": lambda name: in_steps(name=name),
@@ -368,7 +369,8 @@ def test_spoilt_tickets(target: Target, seed: int) -> None:
     dice = Dice(seed)
     names = target.good.dataset, target.good.version, "caller"
     features = FeatureRequest(*names, target.good.ids, TRUNK)
-    requests = target.good, target.cut, IndexRequest(*names, 3, 5), BlocksRequest(*names), features
+    within = msgspec.structs.replace(features, cut="b")
+    requests = target.good, target.cut, IndexRequest(*names, 3, 5), BlocksRequest(*names), features, within
     good = [messages.encode(request) for request in requests]
     assert all(isinstance(target.get(ticket), list) for ticket in good)
     answers = [target.get(dice.spoil(dice.choice(good))) for _ in range(250)]

@@ -62,6 +62,7 @@ REQUESTS = [
     BlocksRequest("photos", "v", "c"),
     FeatureRequest(**READ, model="0" * 32),
     FeatureRequest(**READ, model="f" * 32, steps=[{"name": "decode"}], seed=-5, epoch=1 << 62),
+    FeatureRequest(**READ, model="0" * 32, cut="/layer1/relu" * 10),
 ]
 FACTS = DatasetFacts(3, 99, "v", "content", ["json"], blocks=True, cached_bytes=1 << 40)
 WELCOME = Welcome(
@@ -101,6 +102,8 @@ def test_tickets_are_these_bytes() -> None:
     read = b"\xde\x00\x05\xa4type\xa4read" + named + b"\xa3ids\xc4\x08" + bytes(8)
     assert messages.encode(REQUESTS[0]) == read
     assert messages.encode(REQUESTS[3]) == b"\x84\xa4type\xa6blocks" + named
+    features = b"\x86\xa4type\xa8features" + named + b"\xa3ids\xc4\x08" + bytes(8) + b"\xa5model\xd9\x20"
+    assert messages.encode(REQUESTS[4]) == features + b"0" * 32, "without a cut, as before there were any"
 
 
 def test_a_newer_peer_of_the_same_protocol_may_say_more() -> None:

@@ -26,7 +26,8 @@ class FeatureReader:
 
     `trunk` is the digest of the frozen layers, `width` how many features they give. `steps` are those per
     sample that images go through, if not the model's own; `seed`, and the epoch of what is wanted, key their
-    draws. `fetch` raises `ModelNotFound` where no store holds the trunk.
+    draws. With a `cut` the layers end there, and `width` is that of the cut. `fetch` raises `ModelNotFound`
+    where no store holds the trunk, or the trunk has no such cut.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class FeatureReader:
         width: int,
         steps: Sequence[Mapping[str, Any]] = (),
         seed: int = 0,
+        cut: str = "",
     ) -> None:
-        self._store, self._trunk, self._width = store, trunk, width
+        self._store, self._trunk, self._width, self._cut = store, trunk, width, cut
         self._steps, self._seed = [dict(step) for step in steps], seed
         self._errands = Errands()
 
@@ -60,7 +62,7 @@ class FeatureReader:
         while waiting:
             places = waiting.pop()
             halves = [places[len(places) // 2 :], places[: len(places) // 2]]
-            if len(places) > LOT:
+            if self._too_many(len(places)):
                 waiting += halves
                 continue
             try:
@@ -72,6 +74,12 @@ class FeatureReader:
             found.append((int(places[0]), answer))
         parts = [part for _, part in sorted(found, key=lambda entry: entry[0])]
         return parts[0] if len(parts) == 1 else join(parts)
+
+    def _too_many(self, count: int) -> bool:
+        """For one request: what it asks for should end before its deadline, and be what stores answer."""
+        wish = 1.5 * max(replica.window.request_bytes for replica in self._store.replicas.all)
+        most = min(self._store.known.request_bytes, wish)
+        return count > LOT or (count > 1 and 2 * self._width * count > most)
 
     def _ask(self, wanted: Wanted, begun: float) -> Fetched:
         ticket = messages.encode(self._request(wanted))
@@ -106,6 +114,7 @@ class FeatureReader:
             steps=self._steps,
             seed=self._seed,
             epoch=wanted.epoch,
+            cut=self._cut,
         )
 
     def _accept(self, reply: list[tuple[Any, Any]], ids: NDArray[np.int64], seal: int) -> Parcel:

@@ -21,7 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.engine.budget import Busy, Cores, Gone, Turnstile
+from headwater.engine.inference import Extractor
 from headwater.errors import ModelNotFound
+from headwater.models.crossing import Crossings
+from headwater.models.cutting import find_crossings
+from headwater.models.model import Model
+from headwater.models.parts import FirstLayers
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
@@ -32,18 +37,24 @@ log = logging.getLogger("headwater")
 
 AT_ONCE = 16
 """Images that go through the layers between two looks at who else waits."""
+MOST_CUT = 4
+"""How many sessions that end at a cut are loaded: their activations count for more than their tensors."""
 _EVERYTHING = 1 << 62
 _PATIENCE = 1.0
 _FIRST_GUESS = 0.01  # CPU seconds per image, until something was measured
 _LEARN = 0.3
 _IN_MEMORY = 2  # bytes of a session for each byte of its tensors: ONNX Runtime packs weights anew
+_FLOAT = 4  # bytes of a value that layers give
+
+Key = tuple[str, str]
+"""A trunk's digest and the name of a cut; empty: all layers."""
 
 
 @dataclass
 class Loaded:
-    """An engine and what is known of it: `nbytes` in memory, CPU seconds per image."""
+    """Layers and what is known of them: `nbytes` in memory, CPU seconds per image."""
 
-    engine: Engine
+    engine: Extractor
     nbytes: int
     seconds: float = _FIRST_GUESS
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -55,13 +66,17 @@ class Loaded:
 
 
 class Engines:
-    """Sessions by trunk, `most_bytes` together: the one used least recently goes. For many threads."""
+    """Sessions by trunk and cut, `most_bytes` together: the one used least recently goes.
+
+    Safe to use from many threads.
+    """
 
     def __init__(self, registry: Registry, cores: Cores, *, most_bytes: int) -> None:
         self._registry, self._cores, self.most_bytes = registry, cores, most_bytes
         self._line = Turnstile(math.ceil(cores.cores), _EVERYTHING)
-        self._loaded: OrderedDict[str, Loaded] = OrderedDict()
+        self._loaded: OrderedDict[Key, Loaded] = OrderedDict()
         self._versions: dict[str, ModelVersion] = {}  # by trunk: manifests need not be read for each request
+        self._crossings: dict[str, Crossings] = {}  # by trunk
         self._lock, self._loading = threading.Lock(), threading.Lock()
 
     @property
@@ -83,25 +98,41 @@ class Engines:
                 return version
         raise ModelNotFound(f"this store holds no model with the trunk {trunk[:12]}; push it first")
 
-    def borrow(self, version: ModelVersion, asker: Asker) -> Borrowed:
-        """The frozen layers of a version, loaded if need be, for one asker."""
-        return Borrowed(self, self._load(version), asker)
+    def width(self, version: ModelVersion, cut: str = "") -> int:
+        """Numbers for an image; raises `ModelNotFound` for a cut that the layers do not have."""
+        return self.crossings(version).find(cut).width if cut else version.features
 
-    def _load(self, version: ModelVersion) -> Loaded:
-        key = version.trunk_digest
+    def crossings(self, version: ModelVersion) -> Crossings:
+        """Where the frozen layers of a version may be cut."""
+        trunk = version.trunk_digest
+        if trunk not in self._crossings:
+            self._crossings[trunk] = find_crossings(self._registry.graph(version.graphs["trunk"]))
+        return self._crossings[trunk]
+
+    def borrow(self, version: ModelVersion, asker: Asker, cut: str = "") -> Borrowed:
+        """The frozen layers of a version, up to a cut if one is named, loaded if need be, for one asker."""
+        return Borrowed(self, self._load(version, cut), asker)
+
+    def _load(self, version: ModelVersion, cut: str) -> Loaded:
+        key = version.trunk_digest, cut
         if (found := self._use(key)) is not None:
             return found
         with self._loading:  # one at a time: who wants the same waits for it, and memory is not taken twice
             if (found := self._use(key)) is not None:
                 return found
-            model = self._registry.get(version.digest)
-            loaded = Loaded(Engine(model, threads=1), _IN_MEMORY * model.nbytes)
+            loaded = self._make(self._registry.get(version.digest), version, cut)
             with self._lock:
                 self._loaded[key] = loaded
                 self._shrink()
             return loaded
 
-    def _use(self, key: str) -> Loaded | None:
+    def _make(self, model: Model, version: ModelVersion, cut: str) -> Loaded:
+        if not cut:
+            return Loaded(Engine(model, threads=1), _IN_MEMORY * model.nbytes)
+        first = FirstLayers(model, self.crossings(version).find(cut), threads=1)
+        return Loaded(first, _IN_MEMORY * first.nbytes)
+
+    def _use(self, key: Key) -> Loaded | None:
         with self._lock:
             if key in self._loaded:
                 self._loaded.move_to_end(key)
@@ -109,9 +140,14 @@ class Engines:
 
     def _shrink(self) -> None:
         """Let the oldest go, but not the last; whoever uses one keeps it until he is done."""
+        for key in [key for key in self._loaded if key[1]][:-MOST_CUT]:
+            self._drop(key)
         while len(self._loaded) > 1 and sum(each.nbytes for each in self._loaded.values()) > self.most_bytes:
-            key, gone = self._loaded.popitem(last=False)
-            log.info("the layers %s (%d bytes) are no longer loaded, to make room", key[:12], gone.nbytes)
+            self._drop(next(iter(self._loaded)))
+
+    def _drop(self, key: Key) -> None:
+        gone = self._loaded.pop(key)
+        log.info("the layers %s (%d bytes) are no longer loaded, to make room", key[0][:12], gone.nbytes)
 
     @contextmanager
     def turn(self, seconds: float, asker: Asker, *, memory: int) -> Iterator[None]:
@@ -152,7 +188,8 @@ class Borrowed:
         return np.concatenate(parts) if parts else np.empty((0, self.width), np.float32)
 
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with self._engines.turn(self.seconds * len(images), self._asker, memory=images.nbytes):
+        memory = images.nbytes + _FLOAT * self.width * len(images)
+        with self._engines.turn(self.seconds * len(images), self._asker, memory=memory):
             begun = time.thread_time()
             found = self._loaded.engine.features(images)
             self._loaded.learn(time.thread_time() - begun, len(images))

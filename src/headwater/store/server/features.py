@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
+from headwater.engine.budget import Turnstile
 from headwater.errors import WrongUse
 from headwater.store.server.decoding import Asker
 from headwater.store.server.desk import Desk, complain, parse_ids
@@ -21,6 +22,12 @@ from headwater.store.wire.payloads import Parcel
 
 MOST_SAMPLES = 256
 """Of one request: it should end well before a deadline."""
+VECTORS_SHARE = 0.5
+"""Of a store's memory, and on top of it: what requests may hold while their vectors are made and sent."""
+_HALF = 2  # bytes of a number
+_COPIES = 4  # of a vector of half precision: as the layers give it, twice as large, rounded, and packed
+_ANY_NUMBER = 1 << 16
+_PATIENCE = 60.0  # seconds; the caller's own deadline is usually shorter
 
 
 class FeatureDesk:
@@ -28,22 +35,38 @@ class FeatureDesk:
 
     def __init__(self, desk: Desk, open_studio: Callable[[FeatureRequest], Studio]) -> None:
         self._desk, self._open = desk, open_studio
+        # A line of its own: who waits here holds nothing that those inside wait for.
+        self._room = Turnstile(_ANY_NUMBER, max(1, int(VECTORS_SHARE * desk.budget.memory)))
 
     def read(
         self, request: FeatureRequest, caller: str, gone: Callable[[], bool], seal: int = 0
     ) -> Iterator[Any]:
         """One batch, as `Desk.read` makes it, whose payloads are vectors of float16, little-endian.
 
-        Raises `ModelNotFound` for a trunk that is not here, `WrongUse` for steps that may not run here.
+        Raises `ModelNotFound` for a trunk or a cut that is not here, `WrongUse` for steps that may not run
+        here, and for more bytes than are answered at once.
         """
         self._desk.find(request.dataset, request.version)
         ids = parse_ids(request.ids, MOST_SAMPLES)
         _check(request.steps)
-        parcel = self._make(self._open(request), ids, Asker(caller, request.client, "read", gone))
-        self._desk.ledger.add("headwater_bytes_sent_total", parcel.bytes, "features")
-        batch = payloads.pack(parcel, seal)
-        who = caller, request.client
-        yield from self._desk.send(lambda: (batch, b""), who, size=batch.nbytes, gone=gone)
+        studio, who = self._open(request), (caller, request.client)
+        memory = min(_COPIES * self._weigh(studio, len(ids)), int(VECTORS_SHARE * self._desk.budget.memory))
+        with self._room.enter(*who, memory=memory, patience=_PATIENCE, gone=gone):
+            parcel = self._make(studio, ids, Asker(*who, "read", gone))
+            self._desk.ledger.add("headwater_bytes_sent_total", parcel.bytes, "features")
+            batch = payloads.pack(parcel, seal)
+            del parcel
+            yield from self._desk.send(lambda: (batch, b""), who, size=batch.nbytes, gone=gone)
+
+    def _weigh(self, studio: Studio, count: int) -> int:
+        """Bytes of the answer; raises `WrongUse` for more than the store answers at once."""
+        total, most = _HALF * studio.width * count, self._desk.budget.request_bytes
+        if total > most:
+            raise WrongUse(
+                f"{total:,} bytes at once, {_HALF * studio.width:,} for a sample; this store answers "
+                f"{most:,}: ask for fewer samples, or cut elsewhere"
+            )
+        return total
 
     def _make(self, studio: Studio, ids: NDArray[np.int64], asker: Asker) -> Parcel:
         made = _Made(ids, studio)

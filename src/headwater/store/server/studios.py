@@ -6,14 +6,14 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headwater.data.pipeline import Pipeline
 from headwater.engine.budget import Cores
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew
-from headwater.engine.inference import Extraction
+from headwater.engine.inference import Extraction, crossing_at
 from headwater.errors import HeadwaterError, ModelError
 from headwater.models.version import ModelVersion
 from headwater.store.cabinet import Cabinet
@@ -38,7 +38,8 @@ class Studio:
     """Frozen layers over the samples of one dataset, at a store and within its budget.
 
     `store` holds the samples: that of the dataset when the studio was opened, whatever is served under its
-    name since. `cabinet` keeps features, `pictures` what they are made of; None keeps none.
+    name since. `cabinet` keeps features, `pictures` what they are made of; None keeps none. With a `cut` the
+    layers end there: what they give is larger than features, serves one fine-tuning, and is never kept.
     """
 
     desk: Desk
@@ -49,10 +50,16 @@ class Studio:
     variation: Variation = OWN
     cabinet: Cabinet | None = None
     pictures: Cabinet | None = None
+    cut: str = ""
+
+    @property
+    def width(self) -> int:
+        """Numbers for an image; raises `ModelNotFound` for a cut that the layers do not have."""
+        return self.engines.width(self.version, self.cut)
 
     def kept(self) -> Features | None:
         """The features that are kept, and where more can be; None also where their files cannot be used."""
-        if self.cabinet is None:
+        if self.cabinet is None or self.cut:
             return None
         try:
             return Features(
@@ -82,8 +89,9 @@ class Studio:
             )
 
         nothing_left = Chain(Pipeline(()), limits=self.desk.limits)
-        layers = self.engines.borrow(self.version, asker)
-        return Extraction(reader, nothing_left, layers, crew or Crew(workers=0, readers=0))
+        layers = self.engines.borrow(self.version, asker, self.cut)
+        crew = crew or Crew(workers=0, readers=0)
+        return Extraction(reader, nothing_left, layers, crew, of=crossing_at(self.cut))
 
     def _pictures(self, pipeline: Pipeline) -> Pictures | None:
         if self.pictures is None or not self.variation.is_own:
@@ -145,10 +153,12 @@ class Studios:
         )
 
     def answer(self, request: FeatureRequest) -> Studio:
-        """For a request; raises `ModelNotFound` where the store does not hold its trunk."""
+        """For a request; raises `ModelNotFound` where the store does not hold its trunk, or no such cut."""
         variation = Variation(request.steps, request.seed, request.epoch)
         engines = self.engines
-        return self.open(request.dataset, self._hiding(lambda: engines.find(request.model)), variation)
+        version = self._hiding(lambda: engines.find(request.model))
+        self._hiding(lambda: engines.width(version, request.cut))
+        return replace(self.open(request.dataset, version, variation), cut=request.cut)
 
     def close(self) -> None:
         with self._lock, ExitStack() as stack:

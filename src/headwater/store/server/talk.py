@@ -171,6 +171,7 @@ class Talk:
             limits=True,
             cores=budget.cores,
             http=self.http,
+            cuts=True,
         )
 
     def _note_version(self, version: str, caller: Caller) -> None:

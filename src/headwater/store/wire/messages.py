@@ -112,6 +112,8 @@ class Welcome(Message, frozen=True):
     """What its steps may use in all; 0: unknown."""
     http: int = 0
     """The port on which it speaks HTTP, with TLS if this one has it; 0: none."""
+    cuts: bool = False
+    """Whether the store minds the `cut` of a request for features."""
     digest: str = ""
     """Of the message without this field; see `sealed`."""
 
@@ -165,7 +167,8 @@ class FeatureRequest(Message, frozen=True, tag="features"):
     """What frozen layers make of samples: a vector of float16, little-endian, for each.
 
     `model` is a trunk's digest. `steps` are those per sample that images go through before it, if not the
-    model's own; `seed` and `epoch` key their draws.
+    model's own; `seed` and `epoch` key their draws. `cut` names a tensor of the trunk's graph that is wanted
+    in the place of the features; empty: none.
     """
 
     dataset: Name
@@ -176,6 +179,7 @@ class FeatureRequest(Message, frozen=True, tag="features"):
     steps: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=255)] = []
     seed: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
+    cut: Name = ""
 
 
 class Release(Message, frozen=True):
