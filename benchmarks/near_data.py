@@ -183,7 +183,8 @@ def alone_table(found: Sequence[Found]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for one in found:
         parts = (one.alone.store, one.alone.tuner, EPOCHS * one.alone.train)
-        plan = ", ".join(f"{name} {seconds:.1f}" for name, seconds in one.planned["options"].items())
+        names = dict.fromkeys(("images", one.planned["cut"], "features"))
+        plan = ", ".join(f"{name} {one.planned['options'][name]:.1f}" for name in names)
         link = f"{one.alone.link * 8e-6:.1f}"
         rows.append((one.trunk, *(f"{1e3 * part:.2f}" for part in parts), link, one.planned["cut"], plan))
     columns = ("trunk", "store ms", "tuner ms", "training ms", "link Mbit", "the plan's cut", "the plan's s")

@@ -1,4 +1,4 @@
-"""Is the cut that the plan of a fine-tuning finds the quickest, with a store, a link and a tuner that are real?
+"""Is the cut that the plan of a fine-tuning finds the quickest, with a real store, link and tuner?
 
 Store and tuner are in two network namespaces with 100 Mbit between them, on a core each; needs root. The same
 head for the same photos comes about with images that cross, with features that cross, and with whatever the
