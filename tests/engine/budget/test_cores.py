@@ -208,6 +208,25 @@ def test_what_is_larger_than_the_bucket_goes_when_it_is_full() -> None:
     assert cores.reserve(3.0, 0.0) is not None
 
 
+@pytest.mark.parametrize("kept", [0.0, 0.1, 1e-5, 7.0])
+def test_what_rounding_leaves_of_reservations_keeps_nobody_waiting(kept: float) -> None:
+    """Seconds that are added and taken off do not always come to 0 again, and a full bucket is full."""
+    now = 0.0
+    cores = Cores(1.0, clock=lambda: now, own_cpu=lambda: 0.0, doze=never_sleep)
+    for number in range(200):
+        now += 100.0
+        held = [cores.reserve(seconds, 0.0) for seconds in (0.1, 0.2 / (1 + number), kept)]
+        for reservation in held[:2]:
+            assert reservation is not None
+            reservation.settle(0.0)
+        now += 100.0
+        large = cores.reserve(3.0, 0.0)
+        assert large is not None
+        large.settle(0.0)
+        if held[2] is not None and number % 2:
+            held[2].settle(0.0)
+
+
 def test_who_matters_less_leaves_some_in_the_bucket() -> None:
     now = 0.0
     cores = Cores(1.0, clock=lambda: now, own_cpu=lambda: 0.0, doze=never_sleep)

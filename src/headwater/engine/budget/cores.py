@@ -26,6 +26,7 @@ _BURST_SECONDS = 0.5
 _SLICE_SECONDS = 0.5
 _SHORTEST_DOZE = 0.001  # rounding must not make a waiter spin
 _LONGEST_DOZE = 0.25  # then a waiter is asked whether he is still there
+_ROUNDING = 1e-9  # what sums of seconds leave: a bucket that lacks no more is full
 
 
 def _never() -> bool:
@@ -132,7 +133,7 @@ class Cores:
                 ahead += other.seconds
             # What is larger than the bucket goes when the bucket is full.
             missing = ahead + min(wish.seconds + leave, self._most) - self._free
-            if missing <= 0 and self._queue[0] is wish:
+            if missing <= _ROUNDING and self._queue[0] is wish:
                 self._reserved += wish.seconds
                 return True
             if left <= 0 or missing > left * self.cores or gone():
