@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 
 CHUNK = 4
 """Images that go through the layers at once, for each thread: what more of them leave between two layers does
-not stay in the cache of a core, which costs a small network a fifth of its speed."""
+not stay in the cache of a core."""
 ROWS = 1024
 """Features that go through a head at once."""
 
