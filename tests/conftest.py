@@ -28,6 +28,19 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def tuning_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a fine-tuning that is under way lies; and one thread of torch: those of a team wait for each
+    other, on a busy machine for long."""
+    import torch
+
+    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path / "cache"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path / "cache"
+    torch.set_num_threads(before)
+
+
 class _Failures(logging.Handler):
     """Keeps what a planner logs when it fails."""
 

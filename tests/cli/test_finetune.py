@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import headwater as hw
 from exports import as_they_are, fitted
@@ -25,12 +23,8 @@ from tunings import make_registry, write_colours
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path / "cache"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path / "cache"
-    torch.set_num_threads(before)
+def cache(tuning_cache: Path) -> Path:
+    return tuning_cache
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-import torch
 
 import headwater as hw
 from headwater import transforms as T
@@ -38,12 +37,8 @@ FEATURES = replace(RECIPE, cut="features")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path / "cache"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path / "cache"
-    torch.set_num_threads(before)
+def cache(tuning_cache: Path) -> Path:
+    return tuning_cache
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import headwater as hw
 from exports import exported_inside
@@ -38,12 +36,8 @@ PATIENT = Link(give_up_seconds=120.0)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path / "cache"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path / "cache"
-    torch.set_num_threads(before)
+def cache(tuning_cache: Path) -> Path:
+    return tuning_cache
 
 
 @pytest.fixture(scope="module")

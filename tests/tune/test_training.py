@@ -50,6 +50,13 @@ def test_a_run_goes_evenly_through_all_that_have_come(make_training: Make, run: 
         assert all(abs(len(part) - len(come) / (run + 1)) < 1 for part in parts)
 
 
+def test_where_few_have_features_every_epoch_has_a_sample(make_training: Make) -> None:
+    training = make_training(0.0)
+    training.file._sound[:] = False
+    training.file._sound[7] = True
+    assert {len(seen(training, RUNS - 1, epoch)) for epoch in range(EPOCHS)} == {1}
+
+
 def test_an_epoch_is_in_another_order_than_the_one_before(make_training: Make) -> None:
     training = make_training(0.0)
     assert seen(training, 0, 0) == seen(training, 0, 0) != seen(training, 0, 1)

@@ -27,7 +27,7 @@ _UNIT = 2.0**-24  # relative error of one float32 operation
 _SAFE = 1.0 + 2.0**-30  # far more than float64 loses here, so that a bound stays one
 _LARGEST_EXPONENT = 700.0  # of a float64; a margin beyond it has a score of 1
 _ROWS_KEPT = 1 << 23  # numbers of pairs that are kept, 8 bytes each
-_LABELS_AT_ONCE = 1024
+_PAIRS_AT_ONCE = 1 << 20  # numbers of pairs that one product makes
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,8 @@ class Movement:
         """By how much the margin of each sample can shrink; below 0 where it must grow."""
         found = np.empty(len(labels), np.float64)
         present = np.unique(labels)
-        for some in np.array_split(present, max(1, len(present) // _LABELS_AT_ONCE)):
+        at_once = max(1, _PAIRS_AT_ONCE // len(self._shift))
+        for some in (present[begin : begin + at_once] for begin in range(0, len(present), at_once)):
             self._prepare(some)
             for label in some.tolist():
                 (places,) = np.nonzero(labels == label)

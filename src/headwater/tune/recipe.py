@@ -56,8 +56,8 @@ class Recipe:
     def rate(self, run: int, epoch: int, *, runs: int) -> float:
         """What the learning rate is multiplied by: the schedule, and the guard (N - r/2)/N of later runs.
 
-        A later run starts from weights that are good already and sees other samples: smaller steps keep it
-        from forgetting the runs before it.
+        A later run starts from weights that are good already: smaller steps keep what is new with it from
+        undoing them.
         """
         part = SCHEDULE[epoch * len(SCHEDULE) // self.epochs]
         return part * (runs - run / 2) / runs

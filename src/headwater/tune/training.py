@@ -97,6 +97,7 @@ class Training:
             raise ModelError(f"none of the {len(rows):,} samples of run {run + 1} has features")
         turn, part = divmod(epoch, run + 1)
         begin, end = (len(sound) * each // (run + 1) for each in (part, part + 1))
+        end = max(end, begin + 1)  # where nearly all have failed, there are more parts than samples
         order = sound[Shuffled(len(sound), derive_key(self.recipe.seed, run, turn)).take(begin, end)]
         for some in np.array_split(order, -(-len(order) // self.recipe.batch_size)):
             yield self._batch(rows[some], places[some])

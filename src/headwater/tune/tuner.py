@@ -45,7 +45,7 @@ from headwater.tune.workplace import Workplace, working, workplace
 Deliver = Callable[[ModelVersion], None]
 """Brings a version to where else it is needed."""
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a workplace of before cannot be gone on with."""
 
 
