@@ -183,7 +183,7 @@ def run(folder: Path, options: Options) -> Report:
             f"predict_milliseconds is {BOUND_MILLISECONDS:g}",
             "latencies are those that clients see: connection, upload, waiting, work, answer",
             f"with {CROWD} clients {statistics.median(crowded):.0f} images/s; who is turned away asks again "
-            "after 50 ms",
+            "when the store says",
         ),
         raw={"rates": rates, "crowded": crowded},
     )

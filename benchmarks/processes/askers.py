@@ -2,8 +2,9 @@
 
     askers.py URL SETTINGS      SETTINGS is JSON, see `Settings`
 
-Answers "measure SECONDS" on standard input with a line of JSON: how many were answered and turned away, how
-long that took, and the seconds of each answer, from before the connection is made.
+Who is turned away rests for as long as the store says. Answers "measure SECONDS" on standard input with a line
+of JSON: how many were answered and turned away, how long that took, and the seconds of each answer, from before
+the connection is made.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from urllib.parse import urlsplit
 import numpy as np
 
 import headwater as hw
-
-_REST_SECONDS = 0.05  # of one who was turned away
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,14 @@ class Tally:
                 self.failed += status != 503
 
 
-def ask(place: Any, photo: bytes) -> int:
+def ask(place: Any, photo: bytes) -> tuple[int, float]:
+    """The status, and how long to rest."""
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
     try:
         connection.request("POST", "/predict?dataset=photos", photo, {"Content-Type": "image/jpeg"})
         answer = connection.getresponse()
         answer.read()
-        return answer.status
+        return answer.status, float(answer.headers.get("Retry-After", 0))
     finally:
         connection.close()
 
@@ -69,11 +69,10 @@ def measure(place: Any, photos: list[bytes], clients: int, seconds: float) -> di
         place_of_next = number
         while time.perf_counter() - begin < seconds:
             begun = time.perf_counter()
-            status = ask(place, photos[place_of_next % len(photos)])
+            status, rest = ask(place, photos[place_of_next % len(photos)])
             tally.add(status, time.perf_counter() - begun)
             place_of_next += clients
-            if status != 200:
-                time.sleep(_REST_SECONDS)
+            time.sleep(rest)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(clients)]
     for thread in threads:

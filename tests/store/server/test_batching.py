@@ -13,6 +13,7 @@ from headwater.errors import WrongUse
 from headwater.store.server.batching import MOST_TOGETHER, Batches, Overloaded, Place
 
 BOUND, SECONDS, BYTES = 0.2, 0.01, 1000
+WAIT, WORK = 0.75 * BOUND, 0.25 * BOUND
 
 
 class Clock:
@@ -76,7 +77,7 @@ def test_it_waits_no_longer_than_that(clock: Clock) -> None:
 
 
 def test_what_fills_the_bound_alone_waits_for_nobody(clock: Clock) -> None:
-    batches = make(clock, seconds=BOUND / 3)
+    batches = make(clock, seconds=WORK)
     batches.admit("")
     come(batches, "a")
     assert batches.due_seconds() == 0
@@ -93,14 +94,14 @@ def test_who_takes_long_to_send_is_not_waited_for(clock: Clock) -> None:
 def test_who_takes_long_to_send_keeps_nobody_out(clock: Clock) -> None:
     batches = make(clock)
     slow = [batches.admit("") for _ in range(10)]
-    clock.now += BOUND / 2
+    clock.now += 1.01 * WAIT
     slow += [batches.admit("") for _ in range(10)]
-    clock.now += BOUND / 2
-    come(batches, *map(str, range(19)))
+    clock.now += 1.01 * WAIT
+    come(batches, *map(str, range(29)))
     with pytest.raises(Overloaded):  # it would be too late now
         batches.bring(slow[0], "late")
     batches.leave(slow[0])
-    assert len(batches) == 38
+    assert len(batches) == 48
 
 
 def test_one_that_leaves_is_waited_for_no_longer(clock: Clock) -> None:
@@ -123,9 +124,9 @@ def test_who_waits_may_leave_and_who_is_worked_on_may_not(clock: Clock) -> None:
     assert len(batches) == 0
 
 
-def test_a_batch_is_what_is_measured_to_fit_into_half_the_bound(clock: Clock) -> None:
+def test_a_batch_is_what_is_measured_to_fit_into_a_quarter_of_the_bound(clock: Clock) -> None:
     batches = make(clock, lanes=8)
-    assert batches.fits == round(BOUND / 2 / SECONDS)
+    assert batches.fits == round(WORK / SECONDS)
     batches.admit("")
     come(batches, *map(str, range(batches.fits + 3)))
     assert len(batches.take()) == batches.fits, "it is full, so it waits for nobody"
@@ -178,11 +179,11 @@ def test_one_image_is_let_in_however_large_or_slow(clock: Clock) -> None:
 
 def test_who_would_begin_too_late_is_told_when_to_come_back(clock: Clock) -> None:
     batches = make(clock)
-    for _ in range(round(2 * (BOUND / 2 - SECONDS) / SECONDS) + 1):
+    for _ in range(round(2 * (WAIT - SECONDS) / SECONDS) + 1):
         batches.admit("")
     with pytest.raises(Overloaded) as caught:
         batches.admit("")
-    assert BOUND / 2 <= caught.value.retry_seconds < BOUND
+    assert WAIT <= caught.value.retry_seconds < BOUND
 
 
 def test_a_free_lane_is_always_open(clock: Clock) -> None:

@@ -1,9 +1,10 @@
 """Who is answered together: images that come at about the same time go through a model as one batch.
 
-Half of the bound is for waiting and half for the work. Let in is who can expect to begin within the first
-half; a batch is as large as is measured to fit into the second. The first of a batch waits for others only
-while some are on their way, and no longer than an image takes. Who is slow to send keeps nobody waiting, and
-nobody out. No threads here, and no clock of its own.
+Three quarters of the bound are for waiting and one is for the work: layers gain little from batches above a
+few images, and who is turned away and asks again costs the store more than one who waits. Let in is who can
+expect to begin within the first part; a batch is as large as is measured to fit into the second. The first of
+a batch waits for others only while some are on their way, and no longer than an image takes. Who is slow to
+send keeps nobody waiting, and nobody out. No threads here, and no clock of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ T = TypeVar("T")
 MOST_TOGETHER = 64
 _FIRST_GUESS = 0.01  # seconds that an image takes, until something was measured
 _LEARN = 0.3
+_WAITING = 0.75  # of the bound
 _MOST_AT_ONCE = 4.0  # times what was known: the first batch also loads the model
 
 
@@ -64,8 +66,8 @@ class Batches(Generic[T]):
     ) -> None:
         if not (math.isfinite(bound_seconds) and bound_seconds > 0) or lanes < 1 or most_bytes < 1:
             raise WrongUse(f"{bound_seconds} s, {lanes} lanes and {most_bytes} bytes answer nobody")
-        self._half, self._lanes, self._most_bytes = bound_seconds / 2, lanes, most_bytes
-        self._clock = clock
+        self._wait, self._work = _WAITING * bound_seconds, (1 - _WAITING) * bound_seconds
+        self._lanes, self._most_bytes, self._clock = lanes, most_bytes, clock
         self._coming: dict[Place[T], None] = {}  # in the order in which they were let in
         self._waiting: deque[Place[T]] = deque()
         self._working = self._bytes = 0
@@ -79,7 +81,7 @@ class Batches(Generic[T]):
     @property
     def fits(self) -> int:
         """Images that a batch may have."""
-        return max(1, min(MOST_TOGETHER, int(self._half / self.seconds)))
+        return max(1, min(MOST_TOGETHER, int(self._work / self.seconds)))
 
     @property
     def waiting(self) -> int:
@@ -89,7 +91,7 @@ class Batches(Generic[T]):
     def admit(self, group: str) -> Place[T]:
         """Let somebody in who will bring something; raises `Overloaded`. A free lane is always open."""
         now = self._clock()
-        fresh = takewhile(lambda place: now - place.admitted < self._half, reversed(self._coming))
+        fresh = takewhile(lambda place: now - place.admitted < self._wait, reversed(self._coming))
         self._check(self.waiting + self._working + sum(1 for _ in fresh))
         place: Place[T] = Place(group, now)
         self._coming[place] = None
@@ -156,12 +158,12 @@ class Batches(Generic[T]):
 
     def _check(self, before: int) -> None:
         """Raise unless one behind so many begins in time: behind them, and the wait of the first of them."""
-        if before >= self._lanes and before * self.seconds / self._lanes + self.seconds > self._half:
+        if before >= self._lanes and before * self.seconds / self._lanes + self.seconds > self._wait:
             raise self._overload(f"{before} images are before this one, more than are answered in time")
 
     def _overload(self, reason: str) -> Overloaded:
         expected = len(self) * self.seconds / self._lanes
-        return Overloaded(f"{reason}; ask again", retry_seconds=max(expected, self._half))
+        return Overloaded(f"{reason}; ask again", retry_seconds=max(expected, self._wait))
 
     def _next(self) -> list[Place[T]]:
         """Those that would go together with the oldest."""
