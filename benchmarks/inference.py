@@ -22,7 +22,7 @@ from headwater.models.model import Model
 from headwater.models.presets import PRESETS
 from headwater.models.quantise import Quantised, compare, divide, quantise
 from headwater.models.registry import Registry
-from headwater.models.runtime import Engine
+from headwater.models.runtime import CHUNK, Engine
 from headwater.store.server.engines import AT_ONCE
 from measuring import Bar, Cell, Options, Rates, Report, Table, at_least, interleave, main, rate_table
 from measuring import compare as ratio
@@ -45,7 +45,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "int8": {"engine": "int8", "at_once": AT_ONCE},
     "fp32": {"engine": "fp32", "at_once": AT_ONCE},
     "torch": {"engine": "torch", "overlap": False},
-    "torch, a core each": {"engine": "torch", "at_once": AT_ONCE},
+    "torch, a core each": {"engine": "torch", "at_once": CHUNK},
     "torch, one by one": {"engine": "torch", "at_once": 1},
 }
 TORCH = [name for name, settings in ENGINES.items() if settings["engine"] == "torch"]
@@ -133,8 +133,8 @@ def run(folder: Path, options: Options) -> Report:
         (*speed, *bars),
         (
             f"{len(photos.pixels)} photos, {CORES} cores; at least {seconds:g} s a measurement",
-            f"from memory, torch: {BATCH} images at once with all cores; a core each: {AT_ONCE} with each, "
-            "as the engine; one by one: one image with each",
+            f"from memory, torch: {BATCH} images at once with all cores; a core each: {CHUNK} with each, "
+            "as the engine's own; one by one: one image with each",
             "naive: a photo is read, decoded, resized and classified by torch, then the next one",
         ),
         raw={"engines": engines, "stages": stages},

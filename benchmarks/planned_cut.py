@@ -72,8 +72,8 @@ def table_of(trunk: str, plan: Mapping[str, Any], rates: Rates, photos: int) -> 
         seconds = [photos / rate for rate in found]
         spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f}..{max(seconds):.2f})"
         quicker = f"{compare(rates, way, 'images').median:.2f}x"
-        rows.append((way, cut, f"{plan['options'][cut]:.2f}", spread, quicker))
-    return Table((trunk, "cut", "the plan's s", "seconds", "images / it"), tuple(rows))
+        rows.append((way, cut, round(plan["bytes"][cut]), f"{plan['options'][cut]:.2f}", spread, quicker))
+    return Table((trunk, "cut", "bytes a photo", "the plan's s", "seconds", "images / it"), tuple(rows))
 
 
 def bars_of(trunk: str, plan: Mapping[str, Any], rates: Rates, photos: int) -> Iterator[Bar]:

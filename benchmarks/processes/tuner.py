@@ -126,6 +126,7 @@ def describe(plan: FinetunePlan) -> dict[str, Any]:
         "seconds": plan.seconds,
         "train": plan.stages.train,
         "options": {option.cut.name: option.seconds for option in plan.options},
+        "bytes": {option.cut.name: option.cut.bytes for option in plan.options},
     }
 
 

@@ -71,6 +71,17 @@ def test_tables(colours: Path, registry: Registry, capsys: pytest.CaptureFixture
     assert "expected:" in shown.err
 
 
+def test_the_only_model_in_force_need_not_be_named(
+    colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["finetune", str(colours), "--registry", str(registry.folder), "--dry-run"]
+    assert cli.run(words) == 0
+    registry.put(registry.get("plain"), name="other", parent=None, made={}, switch=True)
+    capsys.readouterr()
+    assert cli.run(words) == 1
+    assert "2 models are in force; name one of other, plain" in capsys.readouterr().err
+
+
 def test_a_dry_run_only_says_what_to_expect(
     colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,7 +133,7 @@ def test_a_slow_link_is_relieved_and_the_logbook_tells(slow: Rig, truth: Truth) 
         truth.check(list(loader), epoch)
         after = loader.stats()
         moved.append((after.bytes_raw - before.bytes_raw) / (after.bytes_moved - before.bytes_moved))
-    assert moved[-1] > 1.5
+    assert moved[-1] > 1.5  # the plan follows the CPU time that it sees, so a busy machine moves more
     book = loader.logbook
     assert book is not None
     planned = [entry for entry in book.stretches if entry.phase == "plan"]

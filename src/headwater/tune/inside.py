@@ -35,7 +35,9 @@ class Pace:
     def cut(self, crossing: Crossing, share: float) -> Cut:
         """With this share of the layers' time before the cut, and the steps at the stores."""
         before = (self.steps + share * self.layers) / (self.steps + self.layers)
-        return Cut(crossing.name, self.store * before, crossing.bytes, (1 - share) * self.layers)
+        return Cut(
+            crossing.name, self.store * before, crossing.bytes, (1 - share) * self.layers, estimated=True
+        )
 
 
 def worthwhile(crossings: Crossings, *, most_bytes: float, count: int = MOST) -> list[Crossing]:

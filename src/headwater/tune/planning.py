@@ -21,7 +21,7 @@ from headwater.tune.inflow import Source
 from headwater.tune.inside import Pace, shares, worthwhile
 from headwater.tune.measuring import seconds_per_image
 from headwater.tune.recipe import Recipe
-from headwater.tune.runs import count_held
+from headwater.tune.runs import LOT, count_held
 from headwater.tune.sources import Here, Sources
 
 _HALF = 2  # bytes of a feature
@@ -64,7 +64,7 @@ def plan_tuning(
     stores, free = count_stores(dataset.store)
     plan = make_plan(
         found.cuts,
-        Work(images, held, recipe.variants, recipe.epochs, head.train_seconds),
+        Work(images, held, recipe.variants, recipe.epochs, head.train_seconds, LOT),
         rates=found.rates,
         stores=stores,
         image_bytes=float(dataset.sizes.mean()),

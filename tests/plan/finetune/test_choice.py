@@ -38,6 +38,14 @@ def test_a_slow_link_wants_features() -> None:
     assert found.seconds == found.stages.seconds(found.runs)
 
 
+@pytest.mark.parametrize(("share", "taken"), [(0.8, "features"), (0.7, "inner")])
+def test_an_estimate_must_be_clearly_quicker_than_what_was_measured(share: float, taken: str) -> None:
+    cuts = (Cut("inner", share * 0.080, 4_000, estimated=True), Cut("features", 0.080, 2_560))
+    found = plan(cuts, rates=slow_link())
+    assert found.cut.name == taken
+    assert ("1 may be quicker, by less than estimates err" in found.reason) == (taken == "features")
+
+
 def test_a_fast_link_and_a_weak_store_want_images() -> None:
     assert plan(rates=Rates(store_cores=0.2, store_link=1e9, tuner_cores=8)).cut.name == "images"
 

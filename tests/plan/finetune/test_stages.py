@@ -72,7 +72,25 @@ def test_variants_and_held_out_samples_are_extracted_and_epochs_trained() -> Non
     work = Work(images=100, held=10, variants=3, epochs=5, train_seconds=0.1)
     found = Stages.of(Cut("c", 1.0, 10, 2.0), work, rates=Rates(2.0, 5.0, 5.0, 4.0), stores=1)
     assert (found.store, found.link, found.rest, found.train) == (155, 620, 155, 50)
-    assert found.extract == 620
+    assert found.extract == 621, "and the first image has to go through the two others"
+
+
+@given(seconds, seconds, seconds, st.integers(1, 40))
+def test_extraction_is_what_a_pipeline_of_equal_lots_takes(
+    store: float, link: float, rest: float, lots: int
+) -> None:
+    ends = [0.0, 0.0, 0.0]
+    for _ in range(lots):
+        before = 0.0
+        for stage, whole in enumerate((store, link, rest)):
+            ends[stage] = before = max(before, ends[stage]) + whole / lots
+    found = Stages.of(
+        Cut("c", store / lots, link / lots, rest / lots),
+        Work(lots),
+        rates=Rates(1.0, 1.0, 1.0, 1.0),
+        stores=1,
+    )
+    assert found.extract == pytest.approx(ends[-1])
 
 
 def test_what_is_not_known_is_never_the_slowest() -> None:

@@ -13,6 +13,8 @@ from headwater.plan.finetune.stages import Rates, Stages, Work
 
 SLACK = 0.02
 """By how much of the time a store or a run that is left out may make it longer."""
+DOUBT = 1.3
+"""Times as long as was estimated: so it must be quicker still, or what was measured is preferred."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def make_plan(
         bytes=work.extractions * cut.bytes,
         drift=convergence.drift(work.images / runs),
         options=options,
-        reason=f"{_explain_cut(options, wish)}; {_explain_runs(wish, runs, bound)}",
+        reason=f"{_explain_cut(options, wish, cut)}; {_explain_runs(wish, runs, bound)}",
     )
 
 
@@ -85,7 +87,7 @@ def _check(wish: Wish, *, stores: int, images: int) -> None:
 
 
 def _choose_cut(options: Sequence[Option], wish: Wish, image_bytes: float) -> Cut:
-    """The quickest; of equals the one that ships least."""
+    """The quickest, where estimates count for longer than they say; of equals the one that ships least."""
     named = [option for option in options if wish.cut in (None, option.cut.name)]
     if not named:
         names = ", ".join(option.cut.name for option in options)
@@ -97,7 +99,11 @@ def _choose_cut(options: Sequence[Option], wish: Wish, image_bytes: float) -> Cu
             f"cut at {least.cut.name!r}, {least.cut.bytes:,.0f} bytes would cross for an image of "
             f"{image_bytes:,.0f}; let the images cross instead, or allow it with more_bytes"
         )
-    return min(allowed, key=lambda option: (option.seconds, option.bytes)).cut
+    return min(allowed, key=lambda option: (_sure_seconds(option), option.bytes)).cut
+
+
+def _sure_seconds(option: Option) -> float:
+    return option.seconds * (DOUBT if option.cut.estimated else 1.0)
 
 
 def _fewest(numbers: Iterable[int], seconds: Callable[[int], float]) -> int:
@@ -107,13 +113,18 @@ def _fewest(numbers: Iterable[int], seconds: Callable[[int], float]) -> int:
     return min(number for number, time in times.items() if time <= enough)
 
 
-def _explain_cut(options: Sequence[Option], wish: Wish) -> str:
+def _explain_cut(options: Sequence[Option], wish: Wish, cut: Cut) -> str:
     if wish.cut is not None:
         return "this cut was asked for"
     refused = [option.cut.name for option in options if option.ships_more and not wish.more_bytes]
     without = f", {', '.join(refused)} left out: more bytes than an image" if refused else ""
     if len(options) == 1:
         return f"there is no other cut{without}"
+    allowed = [option for option in options if option.cut.name not in refused]
+    seconds = {option.cut.name: option.seconds for option in allowed}
+    quicker = sum(option.cut.estimated and option.seconds < seconds[cut.name] for option in allowed)
+    if not cut.estimated and quicker:
+        return f"of {len(options)} cuts {quicker} may be quicker, by less than estimates err{without}"
     return f"the quickest of {len(options)} cuts{without}"
 
 

@@ -18,13 +18,15 @@ class Cut:
     """Frozen layers before the cut run at the stores, those after it at the tuner, once for each image.
 
     `store_seconds` and `tuner_seconds` are CPU for one image, with what reading and decoding take; `bytes`
-    cross the link for it.
+    cross the link for it. What is `estimated` was not measured as a whole, and is taken only where it is
+    clearly quicker.
     """
 
     name: str
     store_seconds: float
     bytes: float
     tuner_seconds: float = 0.0
+    estimated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("store_seconds", "bytes", "tuner_seconds"):

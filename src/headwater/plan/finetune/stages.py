@@ -7,7 +7,8 @@ while the tuner trains on one, the features of the next come:
     S/N + (N-1)/N max(S, R + T) + T/N
 
 R are seconds that the tuner itself spends on frozen layers, in which it does not train; the published model
-has none.
+has none. Nor has it what the first images take until they are through: they come in lots, and the last stage
+waits for the first lot, as the first stage has nothing to do during the last.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Work:
     """What is to be done: `images` to train on, each in `variants` ways, `epochs` times.
 
     `held` are those to validate with. `train_seconds` is what one pass over the features of one image takes.
+    Images go from stage to stage in lots of `lot`.
     """
 
     images: int
@@ -31,12 +33,13 @@ class Work:
     variants: int = 1
     epochs: int = 1
     train_seconds: float = 0.0
+    lot: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.images, self.variants, self.epochs) < 1 or self.held < 0:
+        if min(self.images, self.variants, self.epochs, self.lot) < 1 or self.held < 0:
             raise WrongUse(
-                f"images={self.images}, variants={self.variants} and epochs={self.epochs} must be at least "
-                f"1, held={self.held} at least 0"
+                f"images={self.images}, variants={self.variants}, epochs={self.epochs} and lot={self.lot} "
+                f"must be at least 1, held={self.held} at least 0"
             )
         if not (math.isfinite(self.train_seconds) and self.train_seconds >= 0):
             raise WrongUse(f"train_seconds is {self.train_seconds}; it must be a number of at least 0")
@@ -84,6 +87,8 @@ class Stages:
     rest: float
     """Frozen layers at the tuner."""
     train: float
+    lots: float = math.inf
+    """That one after the other go through a stage."""
 
     @classmethod
     def of(cls, cut: Cut, work: Work, *, rates: Rates, stores: int) -> Stages:
@@ -96,12 +101,14 @@ class Stages:
             link=count * cut.bytes / rates.link(stores),
             rest=count * cut.tuner_seconds / rates.tuner_cores,
             train=work.training,
+            lots=max(1.0, count / (stores * work.lot)),
         )
 
     @property
     def extract(self) -> float:
         """Seconds until all features are at the tuner, if it does nothing else: S."""
-        return max(self.store, self.link, self.rest)
+        slowest = max(self.store, self.link, self.rest)
+        return slowest + (self.store + self.link + self.rest - slowest) / self.lots
 
     @property
     def times(self) -> dict[str, float]:
