@@ -2,9 +2,9 @@
 
     askers.py URL SETTINGS      SETTINGS is JSON, see `Settings`
 
-Who is turned away rests for as long as the store says. Answers "measure SECONDS" on standard input with a line
-of JSON: how many were answered and turned away, how long that took, and the seconds of each answer, from before
-the connection is made.
+Who is turned away rests for as long as the store says. Answers "measure SECONDS" on standard input with a
+line of JSON: how many were answered and turned away, how long that took, and the seconds of each answer, from
+before the connection is made.
 """
 
 from __future__ import annotations
