@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import WrongUse
-from headwater.tune.runs import LOT, Runs
+from headwater.tune.runs import LOT, Runs, take_turns
 
 
 @st.composite
@@ -19,7 +20,10 @@ def divided(draw: st.DrawFn) -> tuple[int, Runs]:
     validation = draw(st.sampled_from([0.0, 0.1, 0.5]))
     runs = draw(st.integers(1, min(5, count - round(count * validation))))
     variants, seed = draw(st.integers(1, 3)), draw(st.integers(0, 2**40))
-    return count, Runs.divide(count, runs, validation=validation, variants=variants, seed=seed)
+    stores = draw(st.integers(1, 4))
+    owners = np.sort(np.random.default_rng(seed).integers(0, stores, count)) if stores > 1 else None
+    settings: dict[str, Any] = {"validation": validation, "variants": variants, "owners": owners}
+    return count, Runs.divide(count, runs, seed=seed, **settings)
 
 
 def count_rows(runs: Runs) -> int:
@@ -72,7 +76,7 @@ def test_lots_that_must_be_here_hold_the_rows_that_are_needed(case: tuple[int, R
     if len(runs.held):
         last = runs.lots[runs.lots_before_validation - 1]
         assert last.held
-        assert last.rows.stop == int(runs.held_rows[-1]) + 1
+        assert last.rows.stop == int(runs.held_rows.max()) + 1
 
 
 @given(divided(), st.data())
@@ -101,6 +105,27 @@ def test_lots_of_many_samples_take_no_memory() -> None:
     assert len(lots) == 4 * 10**8 // LOT + 16
     assert (found.number, found.rows.stop) == (len(lots) - 1, 4 * 10**8 + 1000)
     assert held < 50_000
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=5), st.integers(1, 50))
+def test_the_samples_of_all_stores_come_evenly_and_each_in_order(sizes: list[int], length: int) -> None:
+    owners = np.repeat(np.arange(len(sizes)), sizes).astype(np.intp)
+    turns = take_turns(owners)
+    assert np.array_equal(np.sort(turns), np.arange(len(owners)))
+    for store, size in enumerate(sizes):
+        assert (np.diff(turns[owners[turns] == store]) > 0).all()
+        came = np.cumsum(owners[turns] == store)
+        due = size * np.arange(1, len(owners) + 1) / max(1, len(owners))
+        assert np.abs(came - due).max(initial=0) <= len(sizes)
+
+
+def test_what_is_trained_on_does_not_depend_on_who_has_it() -> None:
+    one = Runs.divide(300, 2, validation=0.1, variants=2, seed=5)
+    owners = np.repeat(np.arange(3), 100).astype(np.intp)
+    three = Runs.divide(300, 2, validation=0.1, variants=2, seed=5, owners=owners)
+    assert all(np.array_equal(a, b) for a, b in zip(one.trained, three.trained, strict=True))
+    assert np.array_equal(one.held, three.held)
+    assert len(np.unique(owners[three.lots[0].places])) == 3
 
 
 def test_lots_of_one_stretch_are_alike() -> None:

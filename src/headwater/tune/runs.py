@@ -96,20 +96,40 @@ def count_held(count: int, validation: float) -> int:
     return round(count * validation)
 
 
+def take_turns(owners: NDArray[np.intp]) -> Places:
+    """An order in which what each owner has comes evenly from first to last, his own in their order."""
+    own = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners)
+    number = np.empty(len(owners))
+    number[own] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.argsort((number + 0.5) / counts[owners], kind="stable")
+
+
 @dataclass(frozen=True, eq=False)
 class Runs:
     """The samples of each run and those held out, as places in a dataset in increasing order.
 
     Features come in this order: those of the first run, in all variants; those held out, which are not needed
-    until the first run ends; then the other runs.
+    until the first run ends; then the other runs. Within these the samples of all stores take turns, so that
+    all work at once: `owners` says whose each sample of the dataset is; None: all are of one.
     """
 
     trained: tuple[Places, ...]
     held: Places
     variants: int = 1
+    owners: NDArray[np.intp] | None = None
 
     @classmethod
-    def divide(cls, count: int, runs: int, *, validation: float, variants: int, seed: int) -> Runs:
+    def divide(
+        cls,
+        count: int,
+        runs: int,
+        *,
+        validation: float,
+        variants: int,
+        seed: int,
+        owners: NDArray[np.intp] | None = None,
+    ) -> Runs:
         """`count` samples by chance: a share held out, the others in runs of equal size, as near as can be.
 
         Raises `WrongUse` where a run would have no sample.
@@ -121,7 +141,7 @@ class Runs:
             raise WrongUse(f"{len(rest):,} samples to train on cannot be divided into {runs} runs")
         order = rest[Shuffled(len(rest), derive_key(seed, _DIVIDE)).take(0, len(rest))]
         parts = [np.sort(part) for part in np.array_split(order, runs)]
-        return cls(tuple(parts), np.sort(chosen[:held]), variants)
+        return cls(tuple(parts), np.sort(chosen[:held]), variants, owners)
 
     def __len__(self) -> int:
         return len(self.trained)
@@ -134,7 +154,7 @@ class Runs:
     def _stretches(self) -> Iterator[Stretch]:
         begin = first = 0
         for number, (places, variant, held) in enumerate(self._parts()):
-            stretch = Stretch(number, begin, first, places, variant, held)
+            stretch = Stretch(number, begin, first, places[self._turns(places)], variant, held)
             yield stretch
             begin, first = stretch.end, first + len(places)
 
@@ -145,6 +165,16 @@ class Runs:
             if run == 0:
                 yield self.held, 0, True
 
+    def _turns(self, places: Places) -> Places | slice:
+        """In which order the samples of a run come, or those held out."""
+        return slice(None) if self.owners is None else take_turns(self.owners[places])
+
+    def _numbers(self, places: Places) -> Places:
+        """As what number each comes."""
+        numbers = np.empty(len(places), np.int64)
+        numbers[self._turns(places)] = np.arange(len(places))
+        return numbers
+
     def _first_row(self, run: int) -> int:
         before = self.variants * sum(map(len, self.trained[:run]))
         return before + (len(self.held) if run else 0)
@@ -152,13 +182,13 @@ class Runs:
     def rows(self, run: int, epoch: int) -> Places:
         """Where the features of each sample of a run lie in this epoch; variants take turns."""
         count = len(self.trained[run])
-        numbers = np.arange(count)
-        return self._first_row(run) + (numbers + epoch) % self.variants * count + numbers
+        variant = (np.arange(count) + epoch) % self.variants
+        return self._first_row(run) + variant * count + self._numbers(self.trained[run])
 
     @property
     def held_rows(self) -> Places:
         """Where the features of the samples lie that are held out."""
-        return self.variants * len(self.trained[0]) + np.arange(len(self.held))
+        return self.variants * len(self.trained[0]) + self._numbers(self.held)
 
     def lots_before_run(self, run: int) -> int:
         """How many lots must be here before a run can be trained."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from headwater.data.pipeline import Pipeline
@@ -45,7 +46,7 @@ from headwater.tune.workplace import Workplace, working, workplace
 Deliver = Callable[[ModelVersion], None]
 """Brings a version to where else it is needed."""
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a workplace of before cannot be gone on with."""
 
 
@@ -104,6 +105,7 @@ class Tuner:
                 self._steps.trained.spec(),
                 describe_head(self._head),
                 describe_optimiser(self._optimiser),
+                [] if self._owners is None else np.bincount(self._owners).tolist(),
             ]
         )
         return hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -190,8 +192,20 @@ class Tuner:
     def _divide(self, runs: int) -> Runs:
         recipe = self.recipe
         return Runs.divide(
-            len(self.labelled), runs, validation=recipe.validation, variants=recipe.variants, seed=recipe.seed
+            len(self.labelled),
+            runs,
+            validation=recipe.validation,
+            variants=recipe.variants,
+            seed=recipe.seed,
+            owners=self._owners,
         )
+
+    @cached_property
+    def _owners(self) -> NDArray[np.intp] | None:
+        """Which store has each sample; None where one has all."""
+        dataset = self.labelled.dataset
+        owners = dataset.store.site_of(dataset.positions())
+        return owners if len(owners) and owners.max() > owners.min() else None
 
     def _source(self, plan: FinetunePlan) -> Source:
         if plan.cut.name == IMAGES:
