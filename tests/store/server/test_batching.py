@@ -13,7 +13,7 @@ from headwater.errors import WrongUse
 from headwater.store.server.batching import MOST_TOGETHER, Batches, Overloaded, Place
 
 BOUND, SECONDS, BYTES = 0.2, 0.01, 1000
-WAIT, WORK = 0.75 * BOUND, 0.25 * BOUND
+WAIT, WORK = 0.6 * BOUND, 0.4 * BOUND
 
 
 class Clock:
@@ -97,11 +97,11 @@ def test_who_takes_long_to_send_keeps_nobody_out(clock: Clock) -> None:
     clock.now += 1.01 * WAIT
     slow += [batches.admit("") for _ in range(10)]
     clock.now += 1.01 * WAIT
-    come(batches, *map(str, range(29)))
+    come(batches, *map(str, range(23)))
     with pytest.raises(Overloaded):  # it would be too late now
         batches.bring(slow[0], "late")
     batches.leave(slow[0])
-    assert len(batches) == 48
+    assert len(batches) == 42
 
 
 def test_one_that_leaves_is_waited_for_no_longer(clock: Clock) -> None:
@@ -124,7 +124,7 @@ def test_who_waits_may_leave_and_who_is_worked_on_may_not(clock: Clock) -> None:
     assert len(batches) == 0
 
 
-def test_a_batch_is_what_is_measured_to_fit_into_a_quarter_of_the_bound(clock: Clock) -> None:
+def test_a_batch_is_what_is_measured_to_fit_into_its_part_of_the_bound(clock: Clock) -> None:
     batches = make(clock, lanes=8)
     assert batches.fits == round(WORK / SECONDS)
     batches.admit("")

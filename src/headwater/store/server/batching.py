@@ -1,7 +1,7 @@
 """Who is answered together: images that come at about the same time go through a model as one batch.
 
-Three quarters of the bound are for waiting and one is for the work: layers gain little from batches above a
-few images, and who is turned away and asks again costs the store more than one who waits. Let in is who can
+Three fifths of the bound are for waiting and two for the work: what a batch costs beside its layers is shared
+by few images if it is small, and who is turned away and asks again costs more than one who waits. Let in is who can
 expect to begin within the first part; a batch is as large as is measured to fit into the second. The first of
 a batch waits for others only while some are on their way, and no longer than an image takes. Who is slow to
 send keeps nobody waiting, and nobody out. No threads here, and no clock of its own.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 MOST_TOGETHER = 64
 _FIRST_GUESS = 0.01  # seconds that an image takes, until something was measured
 _LEARN = 0.3
-_WAITING = 0.75  # of the bound
+_WAITING = 0.6  # of the bound
 _MOST_AT_ONCE = 4.0  # times what was known: the first batch also loads the model
 
 
