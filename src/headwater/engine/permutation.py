@@ -91,6 +91,21 @@ def _rounds(
     return row * columns + column
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Some places of a dataset, which ascend, in the order that a permutation of so many gives them."""
+
+    inner: Permutation
+    places: Positions
+
+    @property
+    def count(self) -> int:
+        return self.inner.count
+
+    def take(self, start: int, stop: int) -> Positions:
+        return self.places[self.inner.take(start, stop)]
+
+
 @dataclass(frozen=True)
 class BlockShuffled:
     """Blocks in shuffled order, samples shuffled within a window of several blocks.

@@ -35,7 +35,8 @@ T_co = TypeVar("T_co", covariant=True)
 class Task:
     """One batch to make: where its samples lie, who they are, and how many bytes their files have.
 
-    `ways` says how each is to be fetched (see `Wanted`), and `plan` is whatever its planner knows it by.
+    `ways` says how each is to be fetched (see `Wanted`), and `plan` is whatever its planner knows it by;
+    `weights` are what samples count, None: all alike.
     """
 
     positions: NDArray[np.int64]
@@ -44,6 +45,7 @@ class Task:
     bytes_raw: int = 0
     ways: NDArray[np.uint8] | None = None
     plan: Any = None
+    weights: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Device = torch.device | str | int
 class Batch:
     """Samples that were really served. `for x, y in loader` works too.
 
-    `weights` has mean 1 and is all ones unless a selection says otherwise.
+    `weights` are all ones unless a selection says otherwise; over an epoch their mean is 1.
     """
 
     inputs: torch.Tensor

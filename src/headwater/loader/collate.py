@@ -87,11 +87,16 @@ class BatchTarget:
         targets = self._targets(slots)
         inputs, targets, done = self._collate(slots, targets)
         self._sink.batch_bytes = getattr(inputs, "nbytes", 0)
-        batch = Batch(
-            inputs, targets, torch.ones(len(ids)), torch.from_numpy(np.array(ids)), self._task.epoch
-        )
+        ids_served = torch.from_numpy(np.array(ids))
+        batch = Batch(inputs, targets, self._weights(slots, len(ids)), ids_served, self._task.epoch)
         self._making.meter.count(samples=len(ids), batches=1, bytes_raw=self._task.bytes_raw)
         return self._making.transfer.move(batch, lambda moved: self._batch_stage(moved, done))
+
+    def _weights(self, slots: NDArray[np.int64] | None, count: int) -> torch.Tensor:
+        weights = self._task.weights
+        if weights is None:
+            return torch.ones(count)
+        return torch.from_numpy(weights if slots is None else weights[slots])
 
     def _collate(self, slots: NDArray[np.int64] | None, targets: Any) -> tuple[Any, Any, int]:
         """Inputs, targets, and how many batch steps the inputs already went through."""

@@ -9,8 +9,10 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,24 +23,30 @@ from headwater.data.randomness import derive_key
 from headwater.data.translate import as_pipeline
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
+from headwater.engine.fetching import Reader
 from headwater.engine.meter import Meter
 from headwater.engine.order import Order
-from headwater.engine.permutation import BlockShuffled, Identity, Permutation, Shuffled
+from headwater.engine.permutation import BlockShuffled, Chosen, Identity, Permutation, Shuffled
 from headwater.engine.run import Bounds, Task, run
 from headwater.errors import WrongUse
 from headwater.loader.batch import Batch, Device
 from headwater.loader.collate import ON_ERROR, BatchSink, Collate, Making
+from headwater.loader.curator import Curator, Elsewhere
 from headwater.loader.device import Transfer
+from headwater.loader.loads import Loads
 from headwater.loader.offloading import Given, resolve
 from headwater.loader.planner import Planner
 from headwater.loader.progress import EpochBar
 from headwater.loader.ranks import find_rank
+from headwater.loader.reporting import Shown
 from headwater.loader.state import SHUFFLES, LoaderState
 from headwater.loader.threads import use_one_core
 from headwater.measure.logbook import Logbook
 from headwater.measure.signals import Signals
 from headwater.measure.stats import Stats
 from headwater.plan.offload import Offload
+from headwater.select.selecting import Selector
+from headwater.select.selection import Selection
 from headwater.store.dataset import Dataset
 
 _LOT_BYTES = 1 << 20
@@ -61,8 +69,10 @@ class DataLoader:
     threads busy, fewer if they would exceed `prefetch_bytes`. `on_error` is raise, skip or substitute.
     `offload` lets a remote store run the first steps: "auto" plans for each sample, a policy's name plans by
     that policy, an `Auto` with further wishes, an `Offload` does the same for all, and the path of a
-    logbook begins with what an earlier run has found. `device` receives the batches, and runs the batch
-    stage. `rank` and `world_size` default to torch.distributed's.
+    logbook begins with what an earlier run has found. `select` names a selector or is one: an epoch then
+    visits the samples that it chooses, with weights; `epochs` tells it how many there will be, and `signals`
+    is the folder where what it knows is saved with the loader's state. `device` receives the batches, and runs
+    the batch stage. `rank` and `world_size` default to torch.distributed's.
     """
 
     def __init__(
@@ -83,6 +93,9 @@ class DataLoader:
         prefetch_bytes: int = 1 << 30,
         on_error: str = "raise",
         offload: Given = None,
+        select: str | Selector | Elsewhere | None = None,
+        epochs: int | None = None,
+        signals: str | Path | None = None,
         limits: Limits | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -103,6 +116,7 @@ class DataLoader:
         self._progress = progress
         self._meter = Meter()
         self._signals = Signals(dataset.index)
+        self._curator = None if select is None else self._curate(select, epochs, signals)
         self._transfer = Transfer(device, pin_memory)
         self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
         self._offload = resolve(offload, self._chain.pipeline)
@@ -113,11 +127,27 @@ class DataLoader:
         )
         self._epoch = self._start = 0
         self._resuming = False
+        self._stalled = 0.0
+        self._loads = Loads()
         self._order(0, 0)  # raises for sizes and ranks that cannot be
         self._warn_of_rereading()
         self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
         self._sink = self._make_sink(on_error, collate_fn)
         weakref.finalize(self, self._crew.close)
+
+    def _curate(
+        self, select: str | Selector | Elsewhere, epochs: int | None, signals: str | Path | None
+    ) -> Curator:
+        if epochs is not None and epochs < 1:
+            raise WrongUse(f"epochs is {epochs}; it must be at least 1")
+        return Curator(
+            select,
+            self.dataset,
+            seed=self.seed,
+            epochs=epochs,
+            ranks=self._ranks,
+            folder=None if signals is None else Path(signals),
+        )
 
     def _make_sink(self, on_error: str, collate_fn: Collate | None) -> BatchSink:
         buffers = None if self._transfer.pinned else Buffers(self._bounds.batches + _HELD_BATCHES)
@@ -134,8 +164,8 @@ class DataLoader:
         return BatchSink(making)
 
     def __len__(self) -> int:
-        """Steps of a whole epoch on this rank."""
-        return self._order(0, 0).steps
+        """Steps of the epoch that stands now, as a whole, on this rank."""
+        return self._order(self._epoch, 0).steps
 
     @property
     def epoch(self) -> int:
@@ -151,14 +181,17 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         if self._start and not self._resuming:  # the last loop was left early: its epoch is over
             self._epoch, self._start = self._epoch + 1, 0
+        if self._curator is not None:
+            self._curator.begin(self._epoch, stalled=self._stalled)
         return self._iterate(self._epoch, self._order(self._epoch, self._start))
 
     def _iterate(self, epoch: int, order: Order) -> Iterator[Batch]:
-        planner = self._plan()
-        tasks = (self._task(order, step, epoch) for step in range(order.steps))
+        planner, selection = self._plan(), self.selection
+        begun, waited = time.perf_counter(), self._meter.stats().waited
+        tasks = (self._task(order, step, epoch, selection) for step in range(order.steps))
         batches = run(
             tasks if planner is None else planner.assign(tasks),
-            self.dataset.store.reader(self._chain, self._ways(planner)),
+            self._reader(planner),
             chain=self._chain,
             sink=self._sink,
             crew=self._crew,
@@ -170,17 +203,23 @@ class DataLoader:
         try:
             with EpochBar(epoch, order.steps, self._meter, show=self._progress) as bar:
                 for step, batch in enumerate(batches, start=1):
-                    self._stand(epoch, order.start_after(step))
+                    self._stand(epoch, order.start_after(step), order)
+                    self._loads.settle(self.signals)
                     bar.advance(len(batch))
-                    begun = time.perf_counter()
+                    handed = time.perf_counter()
                     yield self._transfer.hand_over(batch)
                     if planner is not None:
-                        planner.delivered(time.perf_counter() - begun)
+                        planner.delivered(time.perf_counter() - handed)
         finally:  # also of a loop that is left early
             if planner is not None and self._ranks()[0] == 0:
                 planner.keep()
         if not order.steps:
-            self._stand(epoch, len(self.dataset))
+            self._stand(epoch, order.permutation.count, order)
+        if self._curator is not None:
+            seconds = time.perf_counter() - begun
+            self._stalled = (self._meter.stats().waited - waited) / seconds if seconds else 0.0
+            if self._epoch == epoch + 1:
+                self._curator.begin(self._epoch, stalled=self._stalled)
 
     def _plan(self) -> Planner | None:
         """Who plans this loader's epochs; None where nobody has to."""
@@ -197,6 +236,10 @@ class DataLoader:
             )
         return self._planner
 
+    def _reader(self, planner: Planner | None) -> Reader:
+        reader = self.dataset.store.reader(self._chain, self._ways(planner))
+        return reader if self._curator is None else self._loads.watch(reader)
+
     def _ways(self, planner: Planner | None) -> tuple[Offload, ...]:
         if planner is not None:
             return planner.ways
@@ -207,18 +250,26 @@ class DataLoader:
         """What offloading was expected to do and what it did; None without a planner."""
         return None if self._planner is None else self._planner.logbook
 
-    def _stand(self, epoch: int, start: int) -> None:
+    def _stand(self, epoch: int, start: int, order: Order) -> None:
         """Note the position; the end of an epoch is the beginning of the next."""
         self._resuming = False
-        if start < len(self.dataset):
+        if start < order.permutation.count:
             self._epoch, self._start = epoch, start
         else:
             self._epoch, self._start = epoch + 1, 0
             self._meter.count(epochs=1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands: after the last batch that it handed out. The same on every rank."""
-        return self._state().to_dict()
+        """Where this loader stands: after the last batch that it handed out. The same on every rank.
+
+        With a selector, what that knows is written to a file that the state names, and each rank's knows what
+        itself has seen of an epoch that is not over.
+        """
+        state = self._state()
+        if self._curator is not None:
+            self._curator.standing(self._epoch)
+            state = msgspec.structs.replace(state, signals=self._curator.save())
+        return state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state stands, whatever the number of ranks and workers was.
@@ -227,19 +278,33 @@ class DataLoader:
         """
         loaded = LoaderState.from_dict(state)
         loaded.check(self._state())
+        if self._curator is not None:
+            self._curator.restore(loaded.signals)
         self._order(loaded.epoch, loaded.start)
         self._epoch, self._start = loaded.epoch, loaded.start
         self._resuming = True
 
-    def report(self, batch: Batch, *, loss: torch.Tensor) -> None:
-        """Tell the loader the loss of each sample of a batch (`reduction="none"`)."""
-        values = loss.detach().to("cpu", torch.float32).numpy()
-        self._signals.record(batch.ids.numpy(), values, epoch=batch.epoch)
+    def report(
+        self, batch: Batch, *, loss: torch.Tensor, logits: torch.Tensor | None = None, model: int = -1
+    ) -> None:
+        """Tell the loader the loss of each sample of a batch (`reduction="none"`), without weights.
+
+        With `logits`, selectors also know probabilities and margins. `model` is any number that grows as the
+        model does, such as that of its step.
+        """
+        vectors = self._curator is not None and "vectors" in self._curator.needs
+        shown = Shown.of(loss, logits, batch.targets, vectors=vectors)
+        self.signals.record(batch.ids.numpy(), epoch=batch.epoch, model=model, **shown.columns)
 
     @property
     def signals(self) -> Signals:
-        """What `report` has told, per sample."""
-        return self._signals
+        """What is known of each sample."""
+        return self._signals if self._curator is None else self._curator.signals
+
+    @property
+    def selection(self) -> Selection | None:
+        """The samples of the epoch that stands now; None without a selector."""
+        return None if self._curator is None else self._curator.standing(self._epoch)
 
     def stats(self) -> Stats:
         """Totals since this loader was made."""
@@ -259,6 +324,7 @@ class DataLoader:
             count=len(self.dataset),
             dataset=self.dataset.version,
             pipeline=self.pipeline.hash,
+            select="" if self._curator is None else self._curator.name,
         )
 
     def _order(self, epoch: int, start: int) -> Order:
@@ -273,13 +339,20 @@ class DataLoader:
         )
 
     def _permutation(self, epoch: int) -> Permutation:
-        count = len(self.dataset)
+        if self._curator is None:
+            return self._shuffled(epoch, len(self.dataset), self._blocks)
+        places = self._curator.standing(epoch).places
+        blocks = self._blocks
+        if blocks is not None:
+            blocks = np.unique(np.searchsorted(places, blocks))
+            blocks = blocks[blocks < len(places)]
+        return Chosen(self._shuffled(epoch, len(places), blocks), places)
+
+    def _shuffled(self, epoch: int, count: int, blocks: NDArray[np.int64] | None) -> Permutation:
         key = derive_key(self.seed, epoch)
         if self._shuffle == "no":
             return Identity(count)
-        if self._blocks is None:
-            return Shuffled(count, key)
-        return BlockShuffled(count, key, self._blocks, self._window)
+        return Shuffled(count, key) if blocks is None else BlockShuffled(count, key, blocks, self._window)
 
     @cached_property
     def _blocks(self) -> NDArray[np.int64] | None:
@@ -307,10 +380,14 @@ class DataLoader:
                 stacklevel=3,
             )
 
-    def _task(self, order: Order, step: int, epoch: int) -> Task:
-        index = self.dataset.index
-        positions = self.dataset.positions(order.take(step))
-        return Task(positions, index.ids[positions], epoch, int(index.sizes[positions].sum()))
+    def _task(self, order: Order, step: int, epoch: int, selection: Selection | None) -> Task:
+        index, places, weights = self.dataset.index, order.take(step), None
+        if selection is not None:
+            within = np.searchsorted(selection.places, places)
+            weights, places = selection.weights[within], selection.served[within]
+        positions = self.dataset.positions(places)
+        size = int(index.sizes[positions].sum())
+        return Task(positions, index.ids[positions], epoch, size, weights=weights)
 
     def _find_bounds(self, prefetch_factor: int, prefetch_bytes: int) -> Bounds:
         if not self.num_workers:

@@ -30,9 +30,16 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dataset: str
     pipeline: str
     format: int = FORMAT
+    select: str = ""
+    """The selector's name; empty without one."""
+    signals: str = ""
+    """The digest of the file that holds what it knows, and what it selected."""
 
     def to_dict(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        if not self.select:  # a state without a selector is as it always was
+            del plain["select"], plain["signals"]
+        return plain
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> LoaderState:
@@ -54,6 +61,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("count", "open the data as it was, or start a new run"),
             ("seed", f"pass seed={self.seed}"),
             ("shuffle", _remedy(self.shuffle)),
+            ("select", f"pass select={self.select or None!r}, with the same settings"),
         ):
             saved, here = getattr(self, name), getattr(own, name)
             if saved != here:

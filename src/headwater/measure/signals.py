@@ -1,8 +1,15 @@
-"""What training has shown about each sample: columns, one row per sample of the index."""
+"""What training has shown about each sample: columns, one row per sample of the index.
+
+A column takes memory from when something is first known of it. Ranks exchange the rows that each has touched;
+`signalfile` writes and reads a table.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,35 +17,196 @@ from numpy.typing import NDArray
 from headwater.data.index import Index
 from headwater.errors import WrongUse
 
+Floats = NDArray[np.float32]
+Positions = NDArray[np.int64]
+
+WINDOW = 5
+"""Reports that `losses` remembers of each sample, as NeSSA's watch window does."""
+_KEPT = np.float32(0.7)  # of a running mean, when something new comes
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What it holds before anything is known; `width` numbers per sample, 0: as many as first come."""
+
+    dtype: Any
+    unknown: float = _NAN
+    width: int = 1
+
+
+COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        "loss": Column(np.float32),
+        "smoothed": Column(np.float32),
+        "losses": Column(np.float16, width=WINDOW),
+        "probability": Column(np.float32),
+        "probability_mean": Column(np.float32, 0),
+        "probability_spread": Column(np.float32, 0),
+        "margin": Column(np.float32),
+        "vectors": Column(np.float16, width=0),
+        "seconds": Column(np.float32),
+        "bytes": Column(np.float32),
+        "seen": Column(np.int32, 0),
+        "epoch": Column(np.int32, -1),
+        "model": Column(np.int32, -1),
+        "read": Column(np.int32, -1),
+        "group": Column(np.int32, -1),
+        "bucket": Column(np.uint8, 0),
+        "weight": Column(np.float32),
+        "stand_in": Column(np.int64, -1),
+    }
+)
+"""`loss` is the last one, `smoothed` a running mean, `losses` the last few; `probability` is the target's,
+with mean and sum of squared differences from it over all reports; `margin` is that less the largest other one;
+`vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load, lately; `read` is the
+epoch in which it was last truly read. `epoch` and `model` stamp the last report. `group`, `bucket`, `weight` and
+`stand_in` are what was decided of a sample; a weight is NaN where it is left out."""
+
+EXCHANGED = tuple(name for name in COLUMNS if name not in ("group", "bucket", "weight", "stand_in"))
+"""What ranks see differently until they tell each other; the rest all compute alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of a table."""
+
+    positions: Positions
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
 
 class Signals:
-    """The last loss of each sample, when it was seen, and how often. No memory before the first record."""
+    """Columns of `COLUMNS`, each as an attribute. Written by the training loop's thread only."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._touched: NDArray[np.bool_] | None = None
+        self.notes: dict[str, Any] = {}
+        """Plain data that is saved along."""
 
-    @cached_property
-    def loss(self) -> NDArray[np.float32]:
-        """NaN for samples that were never reported."""
-        return np.full(len(self._index), np.nan, np.float32)
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in COLUMNS:
+            raise AttributeError(f"signals have no column {name!r}; there are {', '.join(COLUMNS)}")
+        return self.column(name)
 
-    @cached_property
-    def epoch(self) -> NDArray[np.int32]:
-        """The epoch of the last report, -1 for none."""
-        return np.full(len(self._index), -1, np.int32)
+    def column(self, name: str, *, width: int = 1) -> NDArray[Any]:
+        """The column; a new one knows nothing."""
+        if name not in self._columns:
+            kind = COLUMNS[name]
+            shape = (len(self._index), kind.width or width) if kind.width != 1 else len(self._index)
+            self._columns[name] = np.full(shape, kind.unknown, kind.dtype)
+        return self._columns[name]
 
-    @cached_property
-    def seen(self) -> NDArray[np.int32]:
-        """How often a sample was reported."""
-        return np.zeros(len(self._index), np.int32)
+    def has(self, name: str) -> bool:
+        """Whether anything was ever told of a column."""
+        return name in self._columns
 
-    def record(self, ids: NDArray[np.int64], loss: NDArray[np.float32], *, epoch: int) -> None:
-        """Note the losses of one batch."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns that there are."""
+        return sum(int(column.nbytes) for column in self._columns.values())
+
+    def record(
+        self,
+        ids: Positions,
+        loss: Floats,
+        *,
+        epoch: int,
+        model: int = -1,
+        probability: Floats | None = None,
+        margin: Floats | None = None,
+        vectors: NDArray[np.floating[Any]] | None = None,
+    ) -> None:
+        """Note what one batch has shown; a sample that comes twice in it counts once, as the last of them."""
         if loss.shape != ids.shape:
             raise WrongUse(
                 f"loss has shape {loss.shape} for {len(ids)} samples; compute it with reduction='none'"
             )
-        positions = self._index.position_of(ids)
-        self.loss[positions] = loss
-        self.epoch[positions] = epoch
-        np.add.at(self.seen, positions, 1)
+        last = _last_of_each(ids)
+        at = self._index.position_of(ids[last])
+        self._note_loss(at, loss[last])
+        if probability is not None:
+            self._note_probability(at, probability[last])
+        if margin is not None:
+            self.margin[at] = margin[last]
+        if vectors is not None:
+            self.column("vectors", width=vectors.shape[1])[at] = vectors[last]
+        self.seen[at] += 1
+        self.epoch[at], self.model[at] = epoch, model
+        self._touch(at)
+
+    def note_load(self, at: Positions, *, seconds: Floats, bytes: Floats, epoch: int) -> None:
+        """What samples at these positions took to come here just now."""
+        for name, values in (("seconds", seconds), ("bytes", bytes)):
+            column = self.column(name)
+            column[at] = _blend(column[at], values)
+        self.read[at] = epoch
+        self._touch(at)
+
+    def _note_loss(self, at: Positions, loss: Floats) -> None:
+        self.smoothed[at] = _blend(self.smoothed[at], loss)
+        with np.errstate(over="ignore"):  # past half precision a loss is infinite, which is as large
+            self.losses[at, self.seen[at] % WINDOW] = loss
+        self.loss[at] = loss
+
+    def _note_probability(self, at: Positions, probability: Floats) -> None:
+        """Mean and spread as Welford has them, so that no history is kept."""
+        self.probability[at] = probability
+        count = (self.seen[at] + 1).astype(np.float32)
+        before = probability - self.probability_mean[at]
+        self.probability_mean[at] += before / count
+        self.probability_spread[at] += before * (probability - self.probability_mean[at])
+
+    @property
+    def peak(self) -> Floats:
+        """The largest of the last few losses; NaN for samples without one."""
+        if not self.has("losses"):
+            return np.broadcast_to(np.float32(_NAN), len(self._index))
+        largest: Floats = np.fmax.reduce(self.losses, axis=1).astype(np.float32)
+        return largest
+
+    @property
+    def deviation(self) -> Floats:
+        """The standard deviation of the target's probability over all reports; NaN without two of them."""
+        if not self.has("probability_spread"):
+            return np.broadcast_to(np.float32(_NAN), len(self._index))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = np.sqrt(self.probability_spread / (self.seen - 1))
+        return np.where(self.seen > 1, spread, np.float32(_NAN)).astype(np.float32)
+
+    def _touch(self, at: Positions) -> None:
+        if self._touched is None:
+            self._touched = np.zeros(len(self._index), np.bool_)
+        self._touched[at] = True
+
+    def take_touched(self) -> Rows:
+        """The rows that were written to since this was last asked, as other ranks need them."""
+        if self._touched is None:
+            return Rows(np.empty(0, np.int64))
+        at = np.flatnonzero(self._touched)
+        self._touched = None
+        return Rows(at, {name: self._columns[name][at] for name in EXCHANGED if self.has(name)})
+
+    def put(self, rows: Iterable[Rows]) -> None:
+        """Take rows over from other ranks, the later over the earlier."""
+        for some in rows:
+            for name, values in some.columns.items():
+                width = values.shape[1] if values.ndim > 1 else 1
+                self.column(name, width=width)[some.positions] = values
+
+    def columns(self) -> Mapping[str, NDArray[Any]]:
+        """Those that there are, by name."""
+        return dict(self._columns)
+
+
+def _blend(old: NDArray[Any], new: Floats) -> Floats:
+    """A running mean, which begins with what comes first."""
+    new = np.asarray(new, np.float32)
+    return np.where(np.isnan(old), new, _KEPT * old + (1 - _KEPT) * new).astype(np.float32)
+
+
+def _last_of_each(ids: Positions) -> NDArray[np.intp]:
+    """Where each id comes last, in order."""
+    _, first = np.unique(ids[::-1], return_index=True)
+    return np.sort(len(ids) - 1 - first)

@@ -1,0 +1,221 @@
+"""Which samples a loader's epochs visit: a selector, the table that it learns from, and what it said last."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headwater.data.index import write_batch
+from headwater.data.indexcache import cache_folder
+from headwater.errors import StateMismatch, WrongUse
+from headwater.loader.exchange import exchange_rows, mean_of
+from headwater.measure.signalfile import as_batch, read_signals
+from headwater.measure.signals import Signals
+from headwater.select.samples import COLUMNS, Samples
+from headwater.select.selecting import Selector, find_selector, make_selection
+from headwater.select.selection import Selection
+from headwater.store.dataset import Dataset
+
+log = logging.getLogger("headwater")
+
+_DERIVED = {"last": "epoch"}
+_SELECTION = "selection"
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A selector that works where the data is, and of which an answer may come late or never."""
+
+    @property
+    def name(self) -> str: ...
+    def select_epoch(self, samples: Samples) -> Selection | None:
+        """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
+        ...
+
+
+class Curator:
+    """Selects for one loader, an epoch at a time; every rank comes to the same selection."""
+
+    def __init__(
+        self,
+        selector: str | Selector | Elsewhere,
+        dataset: Dataset,
+        *,
+        seed: int,
+        epochs: int | None,
+        ranks: Callable[[], tuple[int, int]],
+        folder: Path | None = None,
+    ) -> None:
+        """`folder` is where tables are saved, in the cache unless given."""
+        self._selector = selector if isinstance(selector, Elsewhere) else find_selector(selector)
+        self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
+        self._folder = folder or cache_folder() / "signals"
+        self.signals = Signals(dataset.index)
+        self._selection: Selection | None = None
+
+    @property
+    def name(self) -> str:
+        return self._selector.name
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns that must be reported."""
+        return () if isinstance(self._selector, Elsewhere) else self._selector.needs
+
+    def standing(self, epoch: int) -> Selection:
+        """What was selected for this epoch; if nothing was yet, it is done now, unless other ranks must too."""
+        if self._selection is None or self._selection.epoch != epoch:
+            if self._ranks()[1] > 1 and self.signals.has("seen"):
+                raise WrongUse(f"nothing is selected for epoch {epoch} yet; begin it on all ranks first")
+            self._select(epoch, 0.0)
+        assert self._selection is not None
+        return self._selection
+
+    def begin(self, epoch: int, *, stalled: float = 0.0) -> Selection:
+        """The selection of an epoch. Ranks tell each other what they saw, so all must call it.
+
+        `stalled` is the share of the last epoch in which training waited for data.
+        """
+        if self._selection is None or self._selection.epoch != epoch:
+            if self._ranks()[1] > 1:
+                stalled = self._exchange(stalled)
+            self._select(epoch, stalled)
+        assert self._selection is not None
+        return self._selection
+
+    def _exchange(self, stalled: float) -> float:
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            self.signals.put(exchange_rows(self.signals.take_touched()))
+            return mean_of(stalled)
+        if self.needs:
+            raise WrongUse(
+                f"selector {self.name!r} learns from all ranks; call torch.distributed.init_process_group"
+            )
+        return 0.0
+
+    def _select(self, epoch: int, stalled: float) -> None:
+        samples = self.samples(epoch, stalled=stalled)
+        found = (
+            self._selector.select_epoch(samples)
+            if isinstance(self._selector, Elsewhere)
+            else make_selection(self._selector, samples)
+        )
+        self._hold(self._stand(epoch) if found is None else found)
+
+    def _stand(self, epoch: int) -> Selection:
+        """The last selection again, or everything before there is one."""
+        last = self._selection
+        if last is None:
+            count = len(self._dataset)
+            places, weights = np.arange(count, dtype=np.int64), np.ones(count, np.float32)
+            return Selection(self.name, epoch, places, weights, "everything, until there is a selection")
+        return Selection(
+            self.name, epoch, last.places, last.weights, "as before; there is none that is newer"
+        )
+
+    def _hold(self, selection: Selection) -> None:
+        """Remember it, in the table too."""
+        self._selection = selection
+        at, signals = self._at, self.signals
+        signals.column("weight")[:] = np.nan
+        signals.weight[at[selection.places]] = selection.weights
+        if selection.buckets is not None:
+            signals.column("bucket")[at] = selection.buckets
+        if selection.stand_ins is not None:
+            signals.column("stand_in")[:] = -1
+            signals.stand_in[at[selection.places]] = selection.stand_ins
+        signals.notes[_SELECTION] = {
+            "selector": selection.selector,
+            "epoch": selection.epoch,
+            "reason": selection.reason,
+            "state": dict(selection.state),
+        }
+        log.info(
+            "epoch %d: %d of %d samples (%s), worth %.0f of equal weight",
+            *(selection.epoch, len(selection), len(self._dataset), selection.reason, selection.effective),
+        )
+
+    @cached_property
+    def _at(self) -> NDArray[np.int64]:
+        """Where the dataset's samples stand in the table."""
+        return self._dataset.positions()
+
+    @property
+    def _rows(self) -> NDArray[np.int64] | slice:
+        """The same, without a copy of columns where it is all of them."""
+        return slice(None) if len(self._dataset) == len(self._dataset.index) else self._at
+
+    def samples(self, epoch: int, *, stalled: float = 0.0) -> Samples:
+        """What is known of the dataset's samples, as selectors see it."""
+        signals, at = self.signals, self._rows
+        sources = {name: _DERIVED.get(name, name) for name in COLUMNS}
+        known: dict[str, Any] = {
+            name: getattr(signals, source)[at] for name, source in sources.items() if signals.has(source)
+        }
+        known |= {"peak": signals.peak[at]} if signals.has("losses") else {}
+        known |= {"deviation": signals.deviation[at]} if signals.has("probability_spread") else {}
+        known |= {"vectors": signals.vectors[at]} if signals.has("vectors") else {}
+        known.setdefault("bytes", self._dataset.sizes.astype(np.float32))
+        note = signals.notes.get(_SELECTION, {})
+        return Samples.of(
+            self._dataset.ids,
+            self._dataset.labels.astype(np.int64),
+            seed=self._seed,
+            epoch=epoch,
+            epochs=self._epochs,
+            stalled=stalled,
+            state=note.get("state", {}),
+            **known,
+        )
+
+    def save(self) -> str:
+        """Write the table, with the selection that stands, and return the digest that it is found by."""
+        batch, digest = as_batch(self.signals, dataset=self._dataset.index.version)
+        path = self._path(digest)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_batch(path, batch)
+        except OSError as error:
+            raise StateMismatch(
+                f"cannot save what the selector knows in {self._folder}: {error.strerror}; make room, or "
+                "pass signals=FOLDER"
+            ) from error
+        return digest
+
+    def restore(self, digest: str) -> None:
+        """Go on with a saved table; raises `StateMismatch` where it is not, or is not of this data."""
+        path = self._path(digest)
+        if not path.exists():
+            raise StateMismatch(
+                f"the state goes with {os.fspath(path)}, which is not here; bring it, or pass signals=FOLDER"
+            )
+        self.signals = read_signals(path, self._dataset.index)
+        note = self.signals.notes.get(_SELECTION)
+        self._selection = None if note is None else self._restored(note)
+
+    def _restored(self, note: dict[str, Any]) -> Selection:
+        signals, at = self.signals, self._at
+        weights = signals.weight[at]
+        (places,) = np.nonzero(~np.isnan(weights))
+        return Selection(
+            note["selector"],
+            note["epoch"],
+            places,
+            weights[places],
+            note["reason"],
+            signals.bucket[at] if signals.has("bucket") else None,
+            note["state"],
+            signals.stand_in[at[places]] if signals.has("stand_in") else None,
+        )
+
+    def _path(self, digest: str) -> Path:
+        return self._folder / f"{digest}.arrow"

@@ -1,0 +1,77 @@
+"""What a training step shows of its samples, from loss and logits to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headwater.data.randomness import mix
+from headwater.errors import WrongUse
+
+MOST_NUMBERS = 32
+"""That tell a sample apart from others; gradients of more classes are projected to so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Columns by the names that `Signals.record` has for them."""
+
+    columns: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, loss: torch.Tensor, logits: torch.Tensor | None, targets: Any, *, vectors: bool) -> Shown:
+        """`vectors` are the gradients of the loss by the logits, which tell samples of a class apart."""
+        found: dict[str, Any] = {"loss": _numbers(loss)}
+        if logits is not None:
+            probabilities = logits.detach().float().softmax(dim=1)
+            classes = _classes(targets, probabilities)
+            found |= _chances(probabilities, classes)
+            found |= {"vectors": _gradients(probabilities, classes)} if vectors else {}
+        return cls(found)
+
+
+def _numbers(values: torch.Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = values.detach().to("cpu", torch.float32).numpy()
+    return found
+
+
+def _classes(targets: Any, probabilities: torch.Tensor) -> torch.Tensor:
+    labels = targets["label"] if isinstance(targets, dict) else targets
+    if not isinstance(labels, torch.Tensor) or len(labels) != len(probabilities):
+        raise WrongUse(f"logits of {len(probabilities)} samples do not go with the batch's targets")
+    labels = labels.to(probabilities.device)
+    return (labels.argmax(dim=1) if labels.ndim > 1 else labels).long()  # mixed ones are mostly of one class
+
+
+def _chances(probabilities: torch.Tensor, classes: torch.Tensor) -> dict[str, NDArray[np.float32]]:
+    """Of samples that have a class; NaN for others."""
+    has, column = classes >= 0, classes.clamp(min=0).unsqueeze(1)
+    own = probabilities.gather(1, column).squeeze(1)
+    other = probabilities.scatter(1, column, -1.0).amax(dim=1).clamp(min=0.0)
+    unknown = torch.full_like(own, float("nan"))
+    return {
+        "probability": _numbers(torch.where(has, own, unknown)),
+        "margin": _numbers(torch.where(has, own - other, unknown)),
+    }
+
+
+def _gradients(probabilities: torch.Tensor, classes: torch.Tensor) -> NDArray[np.float32]:
+    """`p - y`, projected by signs that depend on the class alone where there are many."""
+    gradients = probabilities.clone()
+    labelled = (classes >= 0).nonzero(as_tuple=True)[0]
+    gradients[labelled, classes[labelled]] -= 1.0
+    return _numbers(gradients) if gradients.shape[1] <= MOST_NUMBERS else project(_numbers(gradients))
+
+
+def project(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Fewer numbers of about the same distances (Achlioptas 2003): sums with random signs."""
+    width = vectors.shape[1]
+    words = mix(np.arange(1, width * MOST_NUMBERS + 1, dtype=np.uint64))
+    signs = np.where(words >> np.uint64(63), 1.0, -1.0).astype(np.float32).reshape(width, MOST_NUMBERS)
+    fewer: NDArray[np.float32] = (vectors @ signs) / np.sqrt(np.float32(MOST_NUMBERS))
+    return fewer

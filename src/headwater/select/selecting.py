@@ -1,0 +1,140 @@
+"""The selectors by name, and the one way from a selector to a `Selection`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import WrongUse
+from headwater.select.active_bias import ActiveBias
+from headwater.select.biggest_losers import BiggestLosers
+from headwater.select.buckets import Buckets
+from headwater.select.choosing import distinct, everything
+from headwater.select.fresh import Fresh
+from headwater.select.infobatch import InfoBatch
+from headwater.select.loss_rank import LossRank
+from headwater.select.proxy import Proxy
+from headwater.select.samples import Ints, Marks, Samples
+from headwater.select.selection import Choice, Selection
+from headwater.select.uniform import Uniform
+from headwater.select.weights import CLIP, compose
+
+_EXPLORE, _CLASS = 101, 102  # what is drawn here, by number; selectors draw from 0 on
+
+
+class Selector(Protocol):
+    """Chooses the samples of an epoch: the same of the same columns, always.
+
+    `needs` are the columns that it learns from; `explore` is the share of all samples that is visited
+    whatever it says, so that nothing that it knows gets old.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs(self) -> tuple[str, ...]: ...
+    @property
+    def explore(self) -> float: ...
+    def choose(self, samples: Samples) -> Choice:
+        """At least one sample; what is not known of a sample is NaN, and never a reason to drop it."""
+        ...
+
+
+SELECTORS: MappingProxyType[str, Callable[[], Selector]] = MappingProxyType(
+    {
+        "uniform": Uniform,
+        "fresh": Fresh,
+        "infobatch": InfoBatch,
+        "loss_rank": LossRank,
+        "active_bias": ActiveBias,
+        "biggest_losers": BiggestLosers,
+        "proxy": Proxy,
+        "buckets": Buckets,
+    }
+)
+
+
+def find_selector(given: str | Selector) -> Selector:
+    """By name, or as it is; raises `WrongUse` for a name that there is not."""
+    if not isinstance(given, str):
+        return given
+    if given not in SELECTORS:
+        raise WrongUse(f"there is no selector {given!r}; choose from {', '.join(SELECTORS)}")
+    return SELECTORS[given]()
+
+
+def make_selection(selector: Selector, samples: Samples, *, clip: float = CLIP) -> Selection:
+    """The samples of an epoch. No class vanishes, weights have mean 1, and a share is there to explore.
+
+    Raises `WrongUse` if nobody ever told what the selector learns from.
+    """
+    if not len(samples):
+        raise WrongUse("there are no samples to select from")
+    _demand(selector, samples)
+    choice = selector.choose(samples)
+    if not len(choice.places):
+        raise WrongUse(f"selector {selector.name!r} chose no sample; a selector must choose at least one")
+    chosen = np.zeros(len(samples), np.bool_)
+    chosen[choice.places] = True
+    added = _to_add(selector, samples, chosen)
+    places = np.flatnonzero(chosen | added)
+    weights = compose(_count(choice, places, added), clip=clip)
+    further = len(places) - len(choice.places)
+    reason = choice.reason + (f", and {further:,} to explore or for their class" if further else "")
+    return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
+
+
+def _count(choice: Choice, places: Ints, added: Marks) -> NDArray[np.float64]:
+    """What each sample counts: what the selector says of it, and once if it was added.
+
+    Also if the selector has it too: then the sum of all in expectation is that of the selector and a random
+    share of all samples, neither of which favours any.
+    """
+    if choice.weights is None and choice.chances is None:
+        return np.ones(len(places))
+    counts = added[places].astype(np.float64)
+    own = 1.0 if choice.weights is None else choice.weights
+    counts[np.searchsorted(places, choice.places)] += own if choice.chances is None else own / choice.chances
+    return counts
+
+
+def _demand(selector: Selector, samples: Samples) -> None:
+    """Unless this is the first epoch, of which nothing can be known yet."""
+    for name in selector.needs if samples.epoch else ():
+        column = getattr(samples, name)
+        if column is None or not (~np.isnan(column)).any():
+            raise WrongUse(
+                f"selector {selector.name!r} learns from {name!r}, and no number of it is known; call "
+                "loader.report(batch, loss=..., logits=...) for every batch, and see that not all is NaN"
+            )
+
+
+def _to_add(selector: Selector, samples: Samples, chosen: Marks) -> Marks:
+    """One sample of each class that would vanish, and some of all samples to explore, chosen or not."""
+    added = _of_lost_classes(samples, chosen)
+    if selector.explore and not chosen.all():
+        added |= samples.draw(_EXPLORE) < selector.explore
+    return added
+
+
+def _of_lost_classes(samples: Samples, chosen: Marks) -> Marks:
+    """One sample of each class of which none was chosen."""
+    found = np.zeros(len(samples), np.bool_)
+    lost = np.setdiff1d(distinct(samples.labels), distinct(samples.labels[chosen]), assume_unique=True)
+    lost = lost[lost >= 0]
+    if len(lost):
+        places = np.flatnonzero(np.isin(samples.labels, lost))
+        order = places[np.lexsort((samples.draw(_CLASS)[places], samples.labels[places]))]
+        _, first = np.unique(samples.labels[order], return_index=True)
+        found[order[first]] = True
+    return found
+
+
+def select_all(samples: Samples, *, name: str, reason: str) -> Selection:
+    """Every sample once, all alike."""
+    weights = np.ones(len(samples), np.float32)
+    return Selection(name, samples.epoch, everything(samples), weights, reason)

@@ -1,0 +1,245 @@
+"""A loader with a selector: which samples an epoch visits, what they count, and how a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headwater as hw
+from headwater import transforms as T
+from headwater.errors import StateMismatch, WrongUse
+from headwater.select.samples import Samples
+from headwater.select.selection import Choice, Selection
+from headwater.select.uniform import Uniform
+
+SEED = 5
+
+
+@dataclass
+class Heavy:
+    """Takes the samples of the higher losses, which count as much as their rank; all before any is known."""
+
+    name = "heavy"
+    needs: tuple[str, ...] = ("loss",)
+    explore: float = 0.0
+
+    def choose(self, samples: Samples) -> Choice:
+        if np.isnan(samples.loss).all():
+            return Choice(np.arange(len(samples)), "all")
+        order = np.argsort(samples.loss, kind="stable")
+        places = np.sort(order[len(order) // 2 :])
+        return Choice(places, "the upper half", weights=1.0 + np.arange(len(places)))
+
+
+@pytest.fixture
+def data(photo_folder: Path) -> hw.Dataset:
+    return hw.open(photo_folder)
+
+
+def make(data: hw.Dataset, select: Any, **options: Any) -> hw.DataLoader:
+    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": SEED, "num_workers": 0, **options}
+    return hw.DataLoader(data, [T.Resize((8, 8))], select=select, **given)
+
+
+def train(loader: hw.DataLoader) -> list[hw.Batch]:
+    """An epoch in which the loss of a sample is a function of its id and the epoch."""
+    seen = []
+    for batch in loader:
+        loader.report(batch, loss=loss_of(batch))
+        seen.append(batch)
+    return seen
+
+
+def loss_of(batch: hw.Batch) -> torch.Tensor:
+    return ((batch.ids * (7 + batch.epoch)) % 1009).float()
+
+
+def ids_of(batches: Iterator[hw.Batch] | list[hw.Batch]) -> list[int]:
+    return [int(id) for batch in batches for id in batch.ids]
+
+
+def test_an_epoch_visits_what_was_selected_once_with_its_weights(data: hw.Dataset) -> None:
+    loader = make(data, Heavy())
+    train(loader)
+    selection = loader.selection
+    assert selection is not None
+    assert selection.epoch == 1
+    assert len(selection) < len(data)
+    assert loader.signals.weight[selection.places].tolist() == pytest.approx(selection.weights.tolist())
+    batches = train(loader)
+    assert sorted(ids_of(batches)) == sorted(data.ids[selection.places].tolist())
+    weights = {int(id): float(w) for batch in batches for id, w in zip(batch.ids, batch.weights, strict=True)}
+    expected = dict(zip(data.ids[selection.places].tolist(), selection.weights.tolist(), strict=True))
+    assert weights == expected
+    assert np.mean(list(weights.values())) == pytest.approx(1)
+    assert loader.stats().epochs == 2
+
+
+def test_the_length_is_that_of_the_epoch_that_stands(data: hw.Dataset) -> None:
+    loader = make(data, Heavy(), batch_size=2)
+    whole = len(loader)
+    assert whole == -(-len(data) // 2)
+    assert len(train(loader)) == whole
+    assert len(loader) == -(-(len(data) - len(data) // 2) // 2)
+    assert len(train(loader)) < whole
+
+
+def test_all_shuffles_visit_the_same_samples(data: hw.Dataset, photo_parquet: Path) -> None:
+    rows = hw.open(photo_parquet)
+    for shuffle in (False, True, "blocks"):
+        for some in (data, rows):
+            loader = make(some, Uniform(0.5), shuffle=shuffle)
+            assert loader.selection is not None
+            places = loader.selection.places
+            found = ids_of(list(loader))
+            assert sorted(found) == sorted(some.ids[places].tolist())
+            if not shuffle:
+                assert found == some.ids[places].tolist()
+
+
+def test_a_part_of_a_dataset_is_selected_from(data: hw.Dataset) -> None:
+    part = data.select(data.ids[3::2])
+    loader = make(part, Heavy())
+    assert sorted(ids_of(train(loader))) == sorted(part.ids.tolist())
+    found = ids_of(train(loader))
+    assert set(found) < set(part.ids.tolist())
+    assert len(found) == len(part) - len(part) // 2
+
+
+def test_a_name_a_selector_and_what_is_neither(data: hw.Dataset) -> None:
+    assert ids_of(list(make(data, "uniform"))) == ids_of(list(make(data, Uniform())))
+    with pytest.raises(WrongUse, match="no selector 'best'"):
+        make(data, "best")
+    with pytest.raises(WrongUse, match="epochs is 0"):
+        make(data, "uniform", epochs=0)
+
+
+def test_who_never_reports_is_told_so(data: hw.Dataset) -> None:
+    loader = make(data, Heavy())
+    with pytest.raises(WrongUse, match="learns from 'loss'"):
+        list(loader)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_run_goes_on_with_the_same_samples_and_weights(
+    data: hw.Dataset, tmp_path: Path, steps: int
+) -> None:
+    def load() -> hw.DataLoader:
+        return make(data, Heavy(), signals=tmp_path, batch_size=3)
+
+    first = load()
+    train(first)
+    running = iter(first)
+    for batch in islice(running, steps):
+        first.report(batch, loss=loss_of(batch))
+    state = first.state_dict()
+    rest = []
+    for batch in running:
+        first.report(batch, loss=loss_of(batch))
+        rest.append(batch)
+    second = load()
+    second.load_state_dict(state)
+    again = train(second)
+    assert ids_of(again) == ids_of(rest)
+    assert torch.equal(torch.cat([b.weights for b in again]), torch.cat([b.weights for b in rest]))
+    assert ids_of(train(second)) == ids_of(train(first))  # the next epoch follows from the same table
+
+
+def test_a_state_without_its_file_or_of_another_selector_is_refused(data: hw.Dataset, tmp_path: Path) -> None:
+    first = make(data, Heavy(), signals=tmp_path)
+    state = first.state_dict()
+    with pytest.raises(StateMismatch, match="is not here"):
+        make(data, Heavy(), signals=tmp_path / "elsewhere").load_state_dict(state)
+    with pytest.raises(StateMismatch, match="select heavy"):
+        make(data, "uniform", signals=tmp_path).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="select"):
+        make(data, None).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="select"):
+        make(data, Heavy()).load_state_dict(make(data, None).state_dict())
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(data: hw.Dataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateMismatch, match="make room, or pass signals"):
+        make(data, Heavy(), signals=tmp_path / "file").state_dict()
+
+
+def test_logits_tell_probabilities_margins_and_gradients(data: hw.Dataset) -> None:
+    @dataclass
+    class Curious(Heavy):
+        needs: tuple[str, ...] = ("loss", "vectors")
+
+    loader = make(data, Curious(), batch_size=5)
+    classes = 7
+    batch = next(iter(loader))
+    logits = torch.randn(len(batch), classes, generator=torch.Generator().manual_seed(1))
+    loss = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="none")
+    loader.report(batch, loss=loss, logits=logits, model=3)
+    at = data.index.position_of(batch.ids.numpy())
+    chances = logits.softmax(1)
+    own = chances[torch.arange(5), batch.targets]
+    other = chances.clone()
+    other[torch.arange(5), batch.targets] = 0
+    assert np.allclose(loader.signals.probability[at], own, atol=1e-6)
+    assert np.allclose(loader.signals.margin[at], own - other.amax(1), atol=1e-6)
+    gradient = chances - torch.nn.functional.one_hot(batch.targets, classes)
+    assert np.allclose(loader.signals.vectors[at], gradient, atol=1e-3)
+    assert set(loader.signals.model[at].tolist()) == {3}
+
+
+def test_gradients_of_many_classes_keep_their_distances(data: hw.Dataset) -> None:
+    from headwater.loader.reporting import MOST_NUMBERS, project
+
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(60, 1000)).astype(np.float32)
+    fewer = project(vectors)
+    assert fewer.shape == (60, MOST_NUMBERS)
+    pairs = rng.integers(0, 60, (200, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    before = np.linalg.norm(vectors[pairs[:, 0]] - vectors[pairs[:, 1]], axis=1)
+    after = np.linalg.norm(fewer[pairs[:, 0]] - fewer[pairs[:, 1]], axis=1)
+    assert np.mean(after / before) == pytest.approx(1, abs=0.05)
+
+
+def test_loads_are_noted_for_selectors(data: hw.Dataset) -> None:
+    loader = make(data, Heavy())
+    train(loader)
+    assert loader.signals.bytes.tolist() == pytest.approx(data.sizes.tolist())
+    assert (loader.signals.seconds > 0).all()
+    assert set(loader.signals.read.tolist()) == {0}
+
+
+@dataclass
+class Afar:
+    """Answers as it was told to."""
+
+    answers: list[Selection | None]
+    name = "afar"
+
+    def select_epoch(self, samples: Samples) -> Selection | None:
+        return self.answers.pop(0) if self.answers else None
+
+
+def test_the_last_selection_stands_while_none_comes(data: hw.Dataset) -> None:
+    places = np.array([1, 4, 6])
+    weights = np.array([0.5, 1, 1.5], np.float32)
+    loader = make(data, Afar([None, Selection("afar", 1, places, weights, "three")]))
+    assert sorted(ids_of(list(loader))) == sorted(data.ids.tolist())
+    for _ in range(2):
+        assert sorted(ids_of(list(loader))) == sorted(data.ids[places].tolist())
+
+
+def test_a_stand_in_is_served_and_named(data: hw.Dataset) -> None:
+    places = np.array([1, 4, 6])
+    chosen = Selection("afar", 0, places, np.ones(3, np.float32), "three", stand_ins=np.array([-1, 9, -1]))
+    loader = make(data, Afar([chosen]), shuffle=False)
+    (batch,) = loader
+    assert batch.ids.tolist() == data.ids[[1, 9, 6]].tolist()
+    assert batch.targets.tolist() == data.labels[[1, 9, 6]].tolist()
