@@ -34,6 +34,7 @@ from headwater.models.runtime import Engine
 from headwater.models.split import IMAGE_BYTES
 from headwater.plan.finetune import Convergence, Cut, Rates, Work, make_plan
 from headwater.tune.inside import Pace, shares, worthwhile
+from headwater.tune.runs import LOT
 from measuring import Bar, Cell, Options, Report, Table, best, main
 from resnet import ResNet50
 
@@ -184,7 +185,7 @@ def planned(model: Model, crossings: Crossings, pixels: NDArray[np.uint8], ends:
     inside = [pace.cut(one, found[one.name]) for one in chosen if one.name in found]
     plan = make_plan(
         [images, *inside, features],
-        Work(images=10_000),
+        Work(images=10_000, lot=LOT),
         rates=Rates(store_cores=1, store_link=MBIT * 1e6 / 8, tuner_cores=1),
         stores=1,
         image_bytes=IMAGE_BYTES,

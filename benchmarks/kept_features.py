@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.engine.drawer import Drawer
 from headwater.plan.movement import norms_of
-from headwater.store.drawer import Drawer
 from measuring import Bar, Cell, Options, Report, Table, best, main
 
 SIZES = (10_000, 1_000_000, 10_000_000)

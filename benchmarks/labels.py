@@ -22,7 +22,7 @@ from headwater.store.jobs.relabel import BLOCK
 from headwater.store.labels import LabelRows, Source, open_labels
 from headwater.store.labels.announced import Announced
 from headwater.store.labels.database import LabelDatabase
-from headwater.store.labels.queries import LabelQuery
+from headwater.store.labels.wanted import LabelQuery
 from measuring import Bar, Cell, Options, Report, Table, best, main, peak
 
 SIZES = (10_000, 1_000_000, 10_000_000)

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 Rates = dict[str, list[float]]
@@ -39,12 +40,13 @@ class Flag:
 
 @dataclass(frozen=True)
 class Options:
-    """What every benchmark can be told, and the `numbers` of one's own flags."""
+    """What every benchmark can be told, and the `numbers` and `folders` of one's own flags."""
 
     data: Path | None
     quick: bool
     json: bool
     numbers: Mapping[str, float] = field(default_factory=dict)
+    folders: Mapping[str, Path | None] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -95,8 +97,10 @@ class Report:
     raw: Mapping[str, object] = field(default_factory=dict)
 
 
-def read_options(description: str | None, flags: Mapping[str, Flag]) -> Options:
-    """The command line of a benchmark."""
+def read_options(
+    description: str | None, flags: Mapping[str, Flag], folders: Mapping[str, str] = MappingProxyType({})
+) -> Options:
+    """The command line of a benchmark; `folders` are further ones that it takes, with what they are for."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with imagenet_sample/ and cifar10/")
     parser.add_argument("--quick", action="store_true", help="a sanity run: little data, two rounds")
@@ -104,9 +108,13 @@ def read_options(description: str | None, flags: Mapping[str, Flag]) -> Options:
     for name, flag in flags.items():
         text = f"{flag.help} ({flag.usual:g})"
         parser.add_argument(f"--{name}", type=float, default=flag.usual, metavar="NUMBER", help=text)
+    for name, text in folders.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=text)
     found = parser.parse_args()
     numbers = {name: getattr(found, name.replace("-", "_")) for name in flags}
-    return Options(found.data, found.quick, found.json, numbers)
+    return Options(
+        found.data, found.quick, found.json, numbers, {name: getattr(found, name) for name in folders}
+    )
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], *, rounds: int) -> Rates:
@@ -154,10 +162,10 @@ def at_least(ratio: Ratio, asked: float) -> Bar:
 def show(report: Report, options: Options) -> None:
     """Print the report; Markdown, so that the page beside a benchmark holds it as printed."""
     if options.json:
-        content = asdict(report) | {"date": _now(), "machine": machine(), "command": command()}
+        content = asdict(report) | {"date": _now(), "machine": machine(), "command": command(options)}
         print(json.dumps(content, indent=1))
         return
-    print(f"{report.question}\n\n    {command()}\n\n{_now()}; {machine()}\n")
+    print(f"{report.question}\n\n    {command(options)}\n\n{_now()}; {machine()}\n")
     for table in report.tables:
         print(_markdown(table))
     if report.bars:
@@ -201,9 +209,10 @@ def main(
     run: Callable[[Path, Options], Report],
     *,
     flags: Mapping[str, Flag] | None = None,
+    folders: Mapping[str, str] | None = None,
 ) -> NoReturn:
     """Run a benchmark in a folder that is gone afterwards; exit 1 if a bar does not hold."""
-    options = read_options(description, flags or {})
+    options = read_options(description, flags or {}, folders or {})
     with tempfile.TemporaryDirectory(prefix="headwater-", ignore_cleanup_errors=True) as folder:
         os.environ["HEADWATER_CACHE"] = str(Path(folder) / "cache")
         report = run(Path(folder), options)
@@ -219,11 +228,12 @@ def machine() -> str:
     return f"{cores} cores, {_cpu_model()}, {versions}, load {load}"
 
 
-def command() -> str:
+def command(options: Options) -> str:
     """How this run was started, without the machine's paths."""
     script = f"benchmarks/{Path(sys.argv[0]).name}"
+    hidden = {"--data", *(f"--{name}" for name in options.folders)}
     pairs = zip(sys.argv, sys.argv[1:], strict=False)
-    words = ["FOLDER" if before == "--data" else word for before, word in pairs]
+    words = ["FOLDER" if before in hidden else word for before, word in pairs]
     return shlex.join([".venv/bin/python", script, *words])
 
 

@@ -34,7 +34,6 @@ from tuners import INT8, KEEP_NOTHING, TRUNK, Tuners, put_int8, put_trunk, state
 WAYS = ("near-data", "typical", "ideal")
 ROUNDS, ALONE = 5, 3
 EPOCHS = 5
-FEATURE_BYTES = 2 * 1280
 WITHIN, PLANNED_WITHIN = 0.15, 0.3
 LESS = {"fine-tune": 40.0, "relabel": 1000.0}
 MILLION = 1e6
@@ -49,13 +48,13 @@ class Alone:
     train: float
     link: float
 
-    def predict(self, photos: int, file_bytes: float) -> dict[str, float]:
-        """Seconds of each way, in one run."""
+    def predict(self, photos: int, sizes: Mapping[str, float]) -> dict[str, float]:
+        """Seconds of each way, in one run; `sizes` are bytes of an image and of its features."""
         work = Work(images=photos, epochs=EPOCHS, train_seconds=self.train)
         rates = Rates(store_cores=1.0, store_link=self.link, tuner_cores=1.0)
         cuts = {
-            "near-data": Cut("features", self.store, FEATURE_BYTES),
-            "typical": Cut("images", 0.0, file_bytes, self.tuner),
+            "near-data": Cut("features", self.store, sizes["features"]),
+            "typical": Cut("images", 0.0, sizes["images"], self.tuner),
             "ideal": Cut("images", 0.0, 0.0, self.tuner),
         }
         return {way: Stages.of(cut, work, rates=rates, stores=1).seconds(runs=1) for way, cut in cuts.items()}
@@ -154,7 +153,7 @@ def measure(setting: Setting, trunk: str, options: Options) -> Found:
     planned = setting.prepare(trunk)
     photos = planned["photos"]
     alone = setting.measure_alone(trunk, photos, times)
-    expected = alone.predict(photos, planned["file"])
+    expected = alone.predict(photos, planned["bytes"])
     said = ", ".join(f"{way} {seconds:.1f} s" for way, seconds in expected.items())
     print(f"{trunk}, expected before the first run: {said}", file=sys.stderr, flush=True)
     return Found(trunk, photos, planned, alone, expected, *setting.race(trunk, photos, rounds))
@@ -224,17 +223,17 @@ def plan_bar(one: Found) -> Bar:
     return Bar(what, f"{factor:.2f}x, within {PLANNED_WITHIN:.0%}", f"{ratio.median:.2f}x", holds)
 
 
-def byte_bars(weights: Mapping[str, float]) -> Iterator[Bar]:
-    """Against the images as they cross the same link."""
+def byte_bars(one: Found, weights: Mapping[str, float]) -> Iterator[Bar]:
+    """Against the files, which are less than what crosses with them."""
     for what, asked in LESS.items():
-        found, title = weights["typical"] / weights[what], f"bytes of a photo over those of its {what}"
-        yield Bar(title, f"at least {asked:,.0f}x", f"{found:,.1f}x", found >= asked)
+        found, title = one.planned["file"] / weights[what], f"bytes of a file over those of its {what}"
+        yield Bar(title, f"at least {asked:,.0f}x", f"{found:,.2f}x", found >= asked)
 
 
 def byte_table(one: Found, weights: Mapping[str, float]) -> Table:
     size = one.planned["file"]
-    rows = [("the file itself", f"{size:,.0f}", "1.0x")]
-    rows += [(what, f"{count:,.2f}", f"{size / count:,.1f}x") for what, count in weights.items()]
+    rows = [("the file itself", f"{size:,.2f}", "1.00x")]
+    rows += [(what, f"{count:,.2f}", f"{size / count:,.2f}x") for what, count in weights.items()]
     return Table((f"across the link, both ways, {one.trunk}", "bytes per photo", "file / it"), tuple(rows))
 
 
@@ -259,7 +258,7 @@ def run(folder: Path, options: Options) -> Report:
         first = found[0]
         weights = setting.weigh(TRUNK, first.photos)
     costs = cost_table(found, options.numbers), byte_table(first, weights)
-    fewer = byte_bars(weights) if options.data else ()  # made-up photos have other sizes
+    fewer = byte_bars(first, weights) if options.data else ()  # made-up photos have other sizes
     return Report(
         f"fine-tuning near the data, with images over {RATE_MBIT} Mbit, and with images at the tuner",
         (time_table(found), alone_table(found), *costs),

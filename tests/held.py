@@ -6,11 +6,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from graphs import make_model, new_head
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
+from headwater.store.jobs.selections import Kept, Selections
 
 NAME = "colours"
+JOB = "0" * 16
+"""Whose selection `keep_selection` keeps."""
 
 
 @cache
@@ -32,3 +37,9 @@ def make_state(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     fill(Registry(folder / "models"))
     return folder
+
+
+def keep_selection(state: Path, version: str, dataset: str = "photos") -> None:
+    """As a job of the store has left it."""
+    kept = Kept(np.arange(5), np.ones(5, np.float32), dataset, version)
+    Selections(state / "selections").put(JOB, kept)

@@ -19,7 +19,7 @@ import typer
 import headwater as hw
 import referee  # noqa: F401 - an example imports torchvision, which needs its declarations
 from datasets import Photo, write_parquets, write_tars
-from headwater import errors, transforms
+from headwater import errors, select, transforms
 from headwater.cli import app, run
 from headwater.data.codecs import CODECS
 from headwater.data.codecs.excerpts import EXCERPTS
@@ -32,6 +32,7 @@ from headwater.models.quantise import Quantised
 from headwater.models.runtime import Classified, Engine
 from headwater.models.split import CutPoint, Split
 from headwater.plan.finetune import FinetunePlan
+from headwater.select.selecting import SELECTORS
 from headwater.store.server import tokens
 from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
@@ -200,6 +201,7 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("loader", hw.Batch),
         ("loader", Stats),
         ("loader", Signals),
+        ("select", select.Selection),
         ("loader", Verdict),
         ("inference", Split),
         ("inference", CutPoint),
@@ -215,6 +217,20 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
 def test_every_public_attribute_is_in_the_reference(page: str, kind: type) -> None:
     for name in public(kind):
         assert re.search(rf"`{name}[`(]", read_reference(page)), f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_every_selector_is_in_the_reference_with_its_parameters(name: str) -> None:
+    selector = SELECTORS[name]()
+    kind, page = type(selector), read_reference("select")
+    needs = ", ".join(f"`{column}`" for column in selector.needs)
+    assert f"| `{name}` | `{kind.__name__}` | {needs}" in page
+    assert getattr(select, kind.__name__) is kind
+    part = section(page, kind.__name__)
+    for field, default in defaults(kind).items():
+        row = re.search(rf"^\| `{field}` \| `(.*?)` \| ", part, re.MULTILINE)
+        assert row, field
+        assert eval(row[1]) == default, field
 
 
 @pytest.mark.parametrize("name", hw.__all__)

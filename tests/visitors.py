@@ -35,6 +35,7 @@ from headwater.store.wire.messages import (
     JobQuery,
     JobStart,
     JobStop,
+    LabelRequest,
     ModelOffer,
     ModelPart,
     ModelQuery,
@@ -44,6 +45,7 @@ from headwater.store.wire.messages import (
     ReadRequest,
     Release,
     Request,
+    SelectionRequest,
 )
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -123,12 +125,15 @@ def make_requests(daemon: Daemon, dataset: str, ids: bytes) -> dict[type, Reques
 
 
 def requests_for(dataset: str, version: str, ids: bytes) -> dict[type, Request]:
-    """The same for a store of which only the version is known; for features it holds `held.make_state`."""
+    """The same for a store of which only the version is known; it holds `held.make_state`, and
+    `held.keep_selection`."""
     return {
         ReadRequest: ReadRequest(dataset, version, "visitor", ids),
         IndexRequest: IndexRequest(dataset, version, "visitor"),
         BlocksRequest: BlocksRequest(dataset, version, "visitor"),
         FeatureRequest: FeatureRequest(dataset, version, "visitor", ids, MODEL.trunk_digest),
+        LabelRequest: LabelRequest(dataset, version, "visitor"),
+        SelectionRequest: SelectionRequest(dataset, version, "visitor", held.JOB),
     }
 
 

@@ -43,11 +43,13 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     check_link(found["link"])
     check_store(out / "store")
     check_offload(found["offload"])
+    check_selection(found["selection"])
     check_models(found["models"])
     check_left_behind(out / "models")
     page = Path(found["report"]).read_text()
     assert "differing after resuming in mid-epoch" in page
     titles = ("Models beside the data", "A stream that drifts")
+    titles += ("Which samples", "Selected by infobatch")
     for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading", *titles):
         assert f"<h2>{title}</h2>" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
@@ -83,6 +85,14 @@ def check_offload(found: dict[str, Any]) -> None:
     assert sum(epoch["store_cpu_seconds"] for epoch in planned) > files["store_cpu_seconds"]
     assert sum(way["done"] for way in found["ways"]) == 3 * 240
     assert sum(way["done"] for way in found["ways"][1:]) > 0
+
+
+def check_selection(runs: list[dict[str, Any]]) -> None:
+    whole, infobatch, fresh = runs
+    assert [run["name"] for run in runs] == ["all samples", "infobatch", "fresh"]
+    assert infobatch["samples"] == whole["samples"]  # nothing is known before the one epoch
+    assert 0.3 < fresh["samples"] / whole["samples"] < 0.37
+    assert fresh["bytes"] < whole["bytes"] / 2
 
 
 def check_models(found: dict[str, Any]) -> None:

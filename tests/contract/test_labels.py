@@ -16,7 +16,8 @@ from headwater.errors import LabelError, LabelRefused, WrongUse
 from headwater.store.labels import LabelRows, Source, writing
 from headwater.store.labels.announced import Announced
 from headwater.store.labels.database import LabelDatabase
-from headwater.store.labels.queries import LabelQuery
+from headwater.store.labels.page import LabelPage
+from headwater.store.labels.wanted import LabelQuery
 from labelled import (
     NAMES,
     Kind,
@@ -511,6 +512,67 @@ class TestSearching:
             e.number for e in entries[1:3]
         ]
         assert len(filled.log()) == 6
+
+
+class TestPages:
+    def pages(self, db: LabelDatabase, query: LabelQuery, **options: Any) -> Iterator[LabelPage]:
+        following: int | None = -1
+        while following is not None:
+            page = db.page("photos", query, after=following, **options)
+            following = page.next
+            yield page
+
+    @pytest.mark.parametrize("name", QUERIES)
+    @pytest.mark.parametrize("looked_at", [1, 30, 199, 200, 1000])
+    def test_all_that_fits_however_little_is_gone_through_for_a_page(
+        self, filled: LabelDatabase, name: str, looked_at: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("headwater.store.labels.queries.LOOKED_AT", looked_at)
+        pages = list(self.pages(filled, QUERIES[name], limit=7))
+        assert max(len(page.rows) for page in pages) <= min(7, looked_at)
+        assert [s for page in pages for s in page.rows.samples.tolist()] == wanted(filled, QUERIES[name])
+
+    def test_a_page_is_what_a_search_finds(self, filled: LabelDatabase) -> None:
+        found = filled.page("photos", QUERIES["sources"], after=50, limit=9)
+        rows = filled.search("photos", QUERIES["sources"], after=50, limit=9)
+        for one, other in zip(found.rows.columns(), rows.columns(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert (found.next, found.opinions) == (rows.samples[-1], None)
+
+    def test_what_its_numbers_mean(self, filled: LabelDatabase) -> None:
+        filled.merge("photos", "dog", "cat")
+        page = filled.page("photos")
+        assert page.glossary.names == NAMES
+        assert page.glossary.versions == {v.number: v.digest for v in filled.models()}
+        assert page.glossary.digest == filled.glossary("photos").digest
+        assert set(page.rows.labels.tolist()) == {0, 1, 2}, "dogs are cats"
+
+    def test_opinions_are_those_of_its_rows(self, filled: LabelDatabase) -> None:
+        page = filled.page("photos", QUERIES["human"], limit=4, opinions=True)
+        assert page.rows.samples.tolist() == [0, 5, 10, 15]
+        assert page.opinions is not None
+        expected = filled.get("photos", page.rows.samples, opinions=True)
+        assert page.opinions.samples.tolist() == expected.samples.tolist()
+        assert len(expected)
+
+    def test_the_state_is_another_after_each_write(self, filled: LabelDatabase) -> None:
+        """Also after one that goes on with a revision that is there."""
+        seen = [filled.page("photos").state]
+        assert filled.page("photos", limit=1).state == seen[0]
+        model = announce(filled, 3)
+        for samples in (range(10), range(10, 20)):
+            seen.append(filled.page("photos").state)
+            rows = predicted(samples, [1] * 10, model)
+            filled.write("photos", rows, key="job", chunk=samples[0])
+        seen.append(filled.page("photos").state)
+        filled.undo("photos")
+        seen.append(filled.page("photos").state)
+        assert len(set(seen)) == 5
+
+    def test_an_unknown_dataset(self, filled: LabelDatabase) -> None:
+        for call in (filled.page, filled.glossary):
+            with pytest.raises(LabelError, match="of a dataset 'fotos'"):
+                call("fotos")
 
 
 class TestStale:

@@ -143,3 +143,24 @@ def test_a_row_may_be_a_list_or_an_array(step):
 def test_only_sample_steps_are_exact(step):
     assert not (step.exact and isinstance(step, BatchStep))
     assert not (step.crops and draw(step).shape[1] != 4)
+
+
+class Nothing:
+    """Draws of which nothing can be asked but how many there are."""
+
+    def __len__(self):
+        return len(IDS)
+
+
+@of_one_sample
+def test_it_is_steady_if_it_draws_nothing(step):
+    if step.steady:
+        rows = step.draw(Nothing(), SIZES)
+        assert (rows == draw(step)).all()
+    else:
+        with pytest.raises(AttributeError):
+            step.draw(Nothing(), SIZES)
+
+
+def test_a_mix_is_never_steady():
+    assert not any(step.steady for step in STEPS if isinstance(step, MixStep))

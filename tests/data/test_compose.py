@@ -52,6 +52,28 @@ def test_a_function_becomes_a_call_at_the_trainer():
     assert pipeline.hash == Compose(list(pipeline.steps)).hash
 
 
+@pytest.mark.parametrize(
+    ("transforms", "steady"),
+    [
+        ([], 1),
+        ([T.RandomResizedCrop(8), T.Pad(1)], 1),
+        ([T.Resize(9), T.CenterCrop(8), T.RandomHorizontalFlip(), T.Pad(1)], 4),
+        ([T.Resize(9), torch.Tensor.contiguous, T.Pad(1)], 2),
+        ([T.Resize(9), T.ToDtype("float32", scale=True)], 3),
+    ],
+    ids=str,
+)
+def test_steps_are_steady_up_to_the_first_that_may_draw(transforms, steady):
+    pipeline, ids = Compose(transforms), np.arange(9)
+    sizes = np.full((9, 2), 20)
+    assert pipeline.steady_prefix == steady
+    (rows,) = {
+        tuple(row.tobytes() for row in pipeline.cut(steady)[0].draw(ids, sizes, seed=3, epoch=epoch))
+        for epoch in range(3)
+    }
+    assert len(rows) == steady
+
+
 def test_a_function_is_never_sent():
     spec = msgspec.json.decode(msgspec.json.encode(Compose([torch.relu]).spec()))
     with pytest.raises(WrongUse, match="no step is called 'callable'"):

@@ -24,7 +24,7 @@ from datasets import make_photo
 from headwater.store.server.service import Service
 from headwater.store.server.tokens import SCOPES
 from headwater.store.wire.messages import ACTIONS, SCOPE_OF_ACTION
-from held import make_state
+from held import keep_selection, make_state
 from stores import Certificates, StoreProcess, make_certificates, write_tokens
 from visitors import (
     ANY_READER,
@@ -174,6 +174,7 @@ def castle(
         **certificates.serve_mutual,
     ) as store:
         index = hw.open(photo_folder).index
+        keep_selection(folder / "state", index.version)
         requests = requests_for("photos", index.version, index.ids[:2].tobytes())
         yield Castle(store, certificates, requests, audit)
 

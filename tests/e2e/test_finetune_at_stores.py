@@ -19,6 +19,7 @@ from headwater.data.steps import catalogue
 from headwater.errors import ModelNotFound, Unreachable, WrongUse
 from headwater.models.registry import Registry
 from headwater.plan.finetune import FinetunePlan
+from headwater.plan.finetune.choice import DOUBT, TIE
 from headwater.store.client.link import Link
 from headwater.store.client.models import models_of
 from headwater.store.pushing import push
@@ -98,9 +99,9 @@ def test_the_plan_weighs_both(colours: Path, registry: Registry, tmp_path: Path)
     assert features.bytes == 180 * 48
     assert min(images.seconds, features.seconds) > 0
     assert (images.ships_more, features.ships_more) == (False, False)
-    quickest = min(plan.options, key=lambda option: (option.seconds, option.bytes))
-    assert plan.cut == quickest.cut
-    assert f"the quickest of {2 + len(inside)} cuts" in plan.reason
+    chosen = next(option for option in plan.options if option.cut == plan.cut)
+    assert chosen.seconds <= DOUBT * (1 + TIE) * min(option.seconds for option in plan.options)
+    assert f"of {2 + len(inside)} cuts" in plan.reason
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_features_larger_than_the_images_are_refused_unless_allowed(
         def plan(**wishes: Any) -> FinetunePlan:
             return Tuner(data, "inside", registry=registry, recipe=Recipe(epochs=2, **wishes)).plan()
 
-        with pytest.raises(WrongUse, match="'features', 4,096 bytes would cross for an image of"):
+        with pytest.raises(WrongUse, match=r"'features', 2,\d{3} bytes would cross for an image of"):
             plan(cut="features")
         assert plan(cut="features", more_bytes=True).cut.name == "features"
         free = plan()

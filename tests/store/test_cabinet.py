@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from headwater.data.index import Index
+from headwater.engine.drawer import RECORD
 from headwater.store.cabinet import MOST_DRAWERS, Cabinet, Key
-from headwater.store.drawer import RECORD
 
 INDEX = Index.build([f"{number}.jpg" for number in range(100)], np.full(100, 10))
 ENTRY = b"x" * (1000 - RECORD.itemsize)

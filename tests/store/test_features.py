@@ -10,13 +10,13 @@ import pytest
 from headwater.data.index import Index
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
+from headwater.engine.drawer import DATA
 from headwater.errors import ModelError
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.plan.movement import norms_of
 from headwater.store import features as module
 from headwater.store.cabinet import Cabinet
-from headwater.store.drawer import DATA
 from headwater.store.features import OWN, Features, Pictures, Variation
 from relabelling import FEATURES, STEPS, nudged, small_model
 

@@ -28,6 +28,7 @@ from headwater.cli import (
     profile,
     relabel,
     release,
+    select,
     serve,
     top,
 )
@@ -56,6 +57,7 @@ app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
+app.command("select")(select.select)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 app.add_typer(labels.app, name="labels")

@@ -1,4 +1,4 @@
-"""`headwater demo`: photos, runs through the loader and a link, offloading, a model kept fresh, a report."""
+"""`headwater demo`: photos, runs through loader and link, offloading, selection, a fresh model, a report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0)] = 17,
     json: JsonFlag = False,
 ) -> None:
-    """Make photos, train on them here and from a store, offload, keep a model fresh, write report.html."""
+    """Make photos, train here and from a store, offload, select, keep a model fresh, write report.html."""
     begun = time.perf_counter()
     photos = out / f"photos-{count}-{seed}"
     say(f"making {count:,} photos in {photos}")
@@ -51,6 +51,7 @@ def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibi
         from headwater.cli.exhibition.loader import show_loader
         from headwater.cli.exhibition.models import show_models
         from headwater.cli.exhibition.offload import show_offload
+        from headwater.cli.exhibition.selection import show_selection
         from headwater.cli.exhibition.store import show_store
     except ImportError as error:
         raise MissingExtra(f"the demo needs torch ({error}); pip install 'headwater[torch]'") from error
@@ -59,6 +60,7 @@ def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibi
         training,
         show_store(photos, out / "store", seed=seed),
         show_offload(photos, out / "offload", seed=seed),
+        show_selection(photos, epochs=epochs, seed=seed),
         show_models(photos, out / "models", network=network, seed=seed),
     ]
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _USUAL = Recipe()
 _SHOWN = 12
+_AT_THE_STORES = "leave out --db, and $HEADWATER_LABELS, to learn the labels that the stores themselves keep"
 
 
 def finetune(
@@ -48,10 +49,13 @@ def finetune(
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call the result; else as the model.")] = None,
     labels: Annotated[
-        str, typer.Option(help="data: the data's own; else of a database, such as human+model>=0.9.")
+        str, typer.Option(help="data: the data's own; else those kept since, such as human+model>=0.9.")
     ] = "data",
     db: Annotated[
-        str | None, typer.Option(help="SQLite file or URL of labels; else $HEADWATER_LABELS, or the user's.")
+        str | None,
+        typer.Option(
+            help="SQLite file or URL of labels; else $HEADWATER_LABELS, the stores', or the user's."
+        ),
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="The data's name in the database; else its own.")
@@ -140,15 +144,20 @@ def _find_labels(
         if db is not None or name is not None:
             raise WrongUse(f"--db and --dataset are for labels of a database; --labels is {OWN!r}")
         return None
-    from headwater.store.labels import AT_A_STORE, default_place, open_labels
+    from headwater.store.labels import chosen_place, default_place, open_labels
 
     parse(wish)
+    place = db or chosen_place()
+    if place is None and opened.store.remote:
+        if name is not None:
+            raise WrongUse("--dataset is for labels of a database; stores keep those of the data by its name")
+        return labels_from(dataset=opened, wish=wish)
     try:
-        with closing(open_labels(db or default_place(), create=False)) as database:
+        with closing(open_labels(place or default_place(), create=False)) as database:
             return labels_from(database, name or name_at(opened.store, uri), dataset=opened, wish=wish)
     except LabelError as error:
         if opened.store.remote:
-            error.add_note(AT_A_STORE)
+            error.add_note(_AT_THE_STORES)
         raise
 
 

@@ -17,8 +17,9 @@ from headwater.store import Dataset
 from headwater.store.labels import LabelRows, Source
 
 if TYPE_CHECKING:
-    from headwater.store.labels.classes import ClassList
+    from headwater.store.client.labels import StoreLabels
     from headwater.store.labels.database import LabelDatabase
+    from headwater.store.labels.page import Glossary
 
 _EVERYTHING = float("inf")
 _DIGITS = 12
@@ -63,14 +64,12 @@ class Keys:
 class Reader:
     """Turns rows of one dataset into plain data."""
 
-    classes: ClassList
-    versions: Mapping[int, str]
+    glossary: Glossary
     keys: Keys = field(default_factory=Keys)
 
     @classmethod
-    def of(cls, database: LabelDatabase, dataset: str, data: Dataset | None) -> Reader:
-        versions = {version.number: version.digest for version in database.models()}
-        return cls(database.classes(dataset), versions, Keys(data))
+    def of(cls, labels: LabelDatabase | StoreLabels, dataset: str, data: Dataset | None) -> Reader:
+        return cls(labels.glossary(dataset), Keys(data))
 
     def document(self, rows: LabelRows) -> list[dict[str, Any]]:
         """One entry per row."""
@@ -78,11 +77,11 @@ class Reader:
             {
                 "sample": int(sample),
                 **({} if key is None else {"key": key}),
-                "class": self.classes.names[label],
+                "class": self.glossary.names[label],
                 "score": _number(score),
                 "margin": _number(margin),
                 "source": Source(source).name.lower(),
-                "version": self.versions.get(int(model)),
+                "version": self.glossary.versions.get(int(model)),
                 "time": _time(int(time)),
                 "revision": int(revision),
             }

@@ -15,7 +15,9 @@ from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, print_json, print_table
 from headwater.errors import WrongUse
 from headwater.store import Dataset, Link, open
-from headwater.store.labels import LabelRows, Source, default_place, open_labels
+from headwater.store.client.address import is_store
+from headwater.store.client.labels import StoreLabels, labels_of
+from headwater.store.labels import LabelRows, Source, chosen_place, default_place, open_labels
 from headwater.store.labels.author import user_name
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ Name = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name
 Db = Annotated[
     str | None,
     typer.Option("--db", help="SQLite file or URL; else $HEADWATER_LABELS, else the user's labels.db."),
+]
+DbOrStore = Annotated[
+    str | None,
+    typer.Option(
+        "--db", help="SQLite file, URL or a store's address; else $HEADWATER_LABELS, or the user's."
+    ),
 ]
 Data = Annotated[str | None, typer.Option("--data", help="The dataset's address, to show keys of samples.")]
 By = Annotated[str | None, typer.Option("--by", help="Who does it; else the user's name.")]
@@ -53,7 +61,7 @@ def search(
     older_than: Annotated[str | None, typer.Option(help="Only rows of models before this one.")] = None,
     after: Annotated[int, typer.Option(help="Only ids above this: the last one of a page.")] = -1,
     limit: Limit = 50,
-    db: Db = None,
+    db: DbOrStore = None,
     data: Data = None,
     token_file: TokenFile = None,
     ca: Ca = None,
@@ -62,7 +70,7 @@ def search(
     json: JsonFlag = False,
 ) -> None:
     """Rows in force, in order of id, by class, score, margin, source and model version."""
-    from headwater.store.labels.queries import LabelQuery
+    from headwater.store.labels.wanted import LabelQuery
 
     query = LabelQuery(
         classes=tuple(classes or ()),
@@ -73,9 +81,9 @@ def search(
         older_than=older_than,
     )
     link = Link(ca=ca, cert=cert, key=key)
-    with _opened(db) as database, _data(data, token_file, link) as samples:
-        rows = database.search(dataset, query, after=after, limit=limit)
-        entries = Reader.of(database, dataset, samples).document(rows)
+    with _read_from(db, token_file, link) as labels, _data(data, token_file, link) as samples:
+        rows = labels.search(dataset, query, after=after, limit=limit)
+        entries = Reader.of(labels, dataset, samples).document(rows)
     following = entries[-1]["sample"] if len(entries) == limit else None
     if json:
         print_json({"dataset": dataset, "rows": entries, "next": following})
@@ -84,10 +92,18 @@ def search(
 
 
 @app.command("counts")
-def counts(dataset: Name, db: Db = None, json: JsonFlag = False) -> None:
+def counts(
+    dataset: Name,
+    db: DbOrStore = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    json: JsonFlag = False,
+) -> None:
     """How many rows each class has, by who said so."""
-    with _opened(db) as database:
-        found = database.counts(dataset)
+    with _read_from(db, token_file, Link(ca=ca, cert=cert, key=key)) as labels:
+        found = labels.counts(dataset)
     named = {name: {s.name.lower(): row[s] for s in Source} for name, row in found.items()}
     total = {s.name.lower(): sum(row[s] for row in found.values()) for s in Source}
     if json:
@@ -253,7 +269,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="Ends with .csv, .parquet or .json (Label Studio).")],
     form: Form = None,
     image_prefix: Annotated[str, typer.Option(help="Label Studio: what stands before a key.")] = "",
-    db: Db = None,
+    db: DbOrStore = None,
     data: Data = None,
     token_file: TokenFile = None,
     ca: Ca = None,
@@ -266,9 +282,9 @@ def export(
     from headwater.store.labels.exchange.sheet import Pictures
 
     link = Link(ca=ca, cert=cert, key=key)
-    with _opened(db) as database, _data(data, token_file, link) as samples:
+    with _read_from(db, token_file, link) as labels, _data(data, token_file, link) as samples:
         pictures = Pictures(None if samples is None else Keys(samples).of, image_prefix)
-        count = export_file(database, dataset, path=file, form=find_format(file, form), pictures=pictures)
+        count = export_file(labels, dataset, path=file, form=find_format(file, form), pictures=pictures)
     if json:
         print_json({"dataset": dataset, "file": str(file), "rows": count})
     else:
@@ -352,6 +368,20 @@ def _opened(place: str | None, *, create: bool = False) -> Iterator[LabelDatabas
         yield database
     finally:
         database.close()
+
+
+@contextmanager
+def _read_from(
+    place: str | None, token_file: Path | None, link: Link
+) -> Iterator[LabelDatabase | StoreLabels]:
+    """The database, or what a store sends of its own."""
+    place = place or chosen_place()
+    if place is None or not is_store(place):
+        with _opened(place) as database:
+            yield database
+        return
+    with labels_of(place, token=token_file, link=link) as labels:
+        yield labels
 
 
 @contextmanager

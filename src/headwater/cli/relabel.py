@@ -13,10 +13,11 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
+from headwater.data.bytecount import parse_bytes
 from headwater.errors import WrongUse
 from headwater.store.client.address import is_store
 from headwater.store.client.link import Link
-from headwater.store.server.config import name_of, parse_bytes
+from headwater.store.server.config import name_of
 
 if TYPE_CHECKING:
     from headwater.store.jobs.record import JobRecord

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from headwater.loader import Batch, DataLoader
 from headwater.report.loader import Step
 
 _COMPARED = 3
+_RATE, _RISE = 0.01, 0.3
 
 
 def small_network(classes: int) -> nn.Module:
@@ -32,26 +34,31 @@ class Trainer:
     """A network in training and what was measured; validation does not count as training time."""
 
     network: nn.Module
-    steps_in_all: int
     steps: list[Step] = field(default_factory=list)
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self._optimiser = torch.optim.AdamW(self.network.parameters(), weight_decay=0.01)
-        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self._optimiser, max_lr=0.01, total_steps=self.steps_in_all
-        )
 
     def train_epoch(self, loader: DataLoader) -> Iterator[Batch]:
         """One epoch; yields each batch after the network has learned from it."""
         self.network.train()
         begin = time.perf_counter() - self.seconds
         for batch in loader:
+            self._set_rate(loader.done)
             loss, right = self._learn(batch)
             loader.report(batch, loss=loss)
             self.seconds = time.perf_counter() - begin
             self.steps.append(Step(self.seconds, len(batch), float(loss.mean()), float(right)))
             yield batch
+
+    def _set_rate(self, done: float) -> None:
+        """Up along half a cosine, then down along another, by the share of the run that lies behind."""
+        rising = done < _RISE
+        along = done / _RISE if rising else (done - _RISE) / (1 - _RISE)
+        height = (1 - math.cos(math.pi * along)) / 2
+        for group in self._optimiser.param_groups:
+            group["lr"] = _RATE * (0.04 + 0.96 * height if rising else 1 - height)
 
     def _learn(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.network(batch.inputs)
@@ -59,7 +66,6 @@ class Trainer:
         self._optimiser.zero_grad()
         torch.autograd.backward((loss * batch.weights).mean())
         self._optimiser.step()
-        self._schedule.step()
         return loss.detach(), (logits.argmax(1) == batch.targets).float().mean()
 
 

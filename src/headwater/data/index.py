@@ -99,15 +99,22 @@ class Index:
     def position_of(self, ids: Ints) -> Ints:
         """The row of each id; raises `WrongUse` for an id that the dataset does not have."""
         wanted = np.asarray(ids, dtype=np.int64)
-        if not len(self):
-            found, known = np.zeros_like(wanted), np.zeros(wanted.shape, dtype=bool)
-        else:
-            found = self.order[np.minimum(self._rank(wanted), len(self) - 1)]
-            known = self.ids[found] == wanted
+        found, known = self._find(wanted)
         if not known.all():
             first = int(wanted[~known].flat[0])
             raise WrongUse(f"dataset {self.version[:8]} of {len(self)} samples has no sample with id {first}")
         return found
+
+    def has(self, ids: Ints) -> NDArray[np.bool_]:
+        """Which of these ids are those of samples of the dataset."""
+        return self._find(np.asarray(ids, dtype=np.int64))[1]
+
+    def _find(self, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """The row of each id, and whether it is there at all; any row where it is not."""
+        if not len(self):
+            return np.zeros_like(wanted), np.zeros(wanted.shape, dtype=bool)
+        found = self.order[np.minimum(self._rank(wanted), len(self) - 1)]
+        return found, self.ids[found] == wanted
 
     def _rank(self, wanted: Ints) -> Ints:
         """How many ids are smaller: bisection within a bucket, so it costs the same in any dataset.

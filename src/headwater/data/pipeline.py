@@ -64,6 +64,12 @@ class Pipeline:
         exact = [step.exact for step in self.steps[: self.batch_start]]
         return exact.index(False) if False in exact else len(exact)
 
+    @cached_property
+    def steady_prefix(self) -> int:
+        """How many leading steps draw nothing: after any of them, a sample is the same in every epoch."""
+        steady = [step.steady for step in self.steps]
+        return steady.index(False) if False in steady else len(steady)
+
     def cut(self, at: int) -> tuple[Pipeline, Pipeline]:
         """What runs before and after the cut; `at` counts steps of this pipeline."""
         if not 0 <= at <= len(self.steps):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.data.codecs.packing import Packing
 from headwater.errors import ForkedUse, HeadwaterError, Refused, Unreachable
 
 Positions = NDArray[np.int64]
@@ -23,11 +24,13 @@ class Wanted:
     epoch: int = 0
     ways: NDArray[np.uint8] | None = None
     """For each sample, which of the reader's ways; None: the first."""
+    packed: bool = False
+    """Whether images are to come as they crossed the link, too."""
 
     def take(self, places: NDArray[np.intp] | slice) -> Wanted:
         """Some of them."""
         ways = None if self.ways is None else self.ways[places]
-        return Wanted(self.positions[places], self.ids[places], self.epoch, ways)
+        return replace(self, positions=self.positions[places], ids=self.ids[places], ways=ways)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +69,20 @@ class Costs:
 
 
 @dataclass(frozen=True)
+class Packed:
+    """An image as it crossed the link, and how it is opened."""
+
+    payload: Any
+    packing: Packing
+
+
+@dataclass(frozen=True)
 class Fetched:
     """A value per sample that was wanted, in order; None where it failed.
 
     Values are files, or images that went through `done[place]` steps of the pipeline where the store
-    ran those; `done` None means files throughout.
+    ran those; `done` None means files throughout. `packed` has images as they crossed, by place, if they were
+    wanted so; `held` says which samples came out of a cache, None: none did.
     """
 
     values: Sequence[Any]
@@ -79,6 +91,8 @@ class Fetched:
     done: NDArray[np.uint8] | None = None
     bytes_moved: int = 0
     costs: Costs | None = None
+    packed: Mapping[int, Packed] = field(default_factory=dict)
+    held: NDArray[np.bool_] | None = None
 
 
 class Reader(Protocol):

@@ -308,6 +308,7 @@ class _Run(Generic[T]):
             {name: [values[place] for place in kept] for name, values in found.fields.items()},
             done=None if found.done is None else found.done[kept],
             costs=None if found.costs is None else found.costs.take(kept),
+            held=None if found.held is None else found.held[kept],
         )
 
     def _step(self, lot: _Lot[T], found: Fetched) -> None:
@@ -348,6 +349,7 @@ class _Run(Generic[T]):
             sizes=costs.sizes,
             able=costs.able,
             file_bytes=self.reader.sizes(lot.positions),
+            held=found.held,
         )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,17 +18,16 @@ from headwater.data.index import write_batch
 from headwater.data.indexcache import cache_folder
 from headwater.errors import StateMismatch, WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
+from headwater.loader.knowledge import HISTORY, SELECTION, look_at
 from headwater.measure.signalfile import as_batch, read_signals
 from headwater.measure.signals import Signals
-from headwater.select.samples import COLUMNS, Samples
+from headwater.select.past import Past
+from headwater.select.samples import Samples
 from headwater.select.selecting import Selector, find_selector, make_selection
 from headwater.select.selection import Selection
 from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
-
-_DERIVED = {"last": "epoch"}
-_SELECTION = "selection"
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class Curator:
         return () if isinstance(self._selector, Elsewhere) else self._selector.needs
 
     def standing(self, epoch: int) -> Selection:
-        """What was selected for this epoch; if nothing was yet, it is done now, unless other ranks must too."""
+        """What was selected for this epoch; if nothing was yet, it is done now, unless all ranks must."""
         if self._selection is None or self._selection.epoch != epoch:
             if self._ranks()[1] > 1 and self.signals.has("seen"):
                 raise WrongUse(f"nothing is selected for epoch {epoch} yet; begin it on all ranks first")
@@ -110,6 +110,9 @@ class Curator:
             else make_selection(self._selector, samples)
         )
         self._hold(self._stand(epoch) if found is None else found)
+        assert self._selection is not None
+        past = Past.of(samples, self._selection)
+        self.signals.notes.setdefault(HISTORY, []).append(msgspec.to_builtins(past))
 
     def _stand(self, epoch: int) -> Selection:
         """The last selection again, or everything before there is one."""
@@ -123,7 +126,7 @@ class Curator:
         )
 
     def _hold(self, selection: Selection) -> None:
-        """Remember it, in the table too."""
+        """Keep it in mind, and in the table too."""
         self._selection = selection
         at, signals = self._at, self.signals
         signals.column("weight")[:] = np.nan
@@ -133,7 +136,7 @@ class Curator:
         if selection.stand_ins is not None:
             signals.column("stand_in")[:] = -1
             signals.stand_in[at[selection.places]] = selection.stand_ins
-        signals.notes[_SELECTION] = {
+        signals.notes[SELECTION] = {
             "selector": selection.selector,
             "epoch": selection.epoch,
             "reason": selection.reason,
@@ -149,33 +152,10 @@ class Curator:
         """Where the dataset's samples stand in the table."""
         return self._dataset.positions()
 
-    @property
-    def _rows(self) -> NDArray[np.int64] | slice:
-        """The same, without a copy of columns where it is all of them."""
-        return slice(None) if len(self._dataset) == len(self._dataset.index) else self._at
-
     def samples(self, epoch: int, *, stalled: float = 0.0) -> Samples:
         """What is known of the dataset's samples, as selectors see it."""
-        signals, at = self.signals, self._rows
-        sources = {name: _DERIVED.get(name, name) for name in COLUMNS}
-        known: dict[str, Any] = {
-            name: getattr(signals, source)[at] for name, source in sources.items() if signals.has(source)
-        }
-        known |= {"peak": signals.peak[at]} if signals.has("losses") else {}
-        known |= {"deviation": signals.deviation[at]} if signals.has("probability_spread") else {}
-        known |= {"vectors": signals.vectors[at]} if signals.has("vectors") else {}
-        known.setdefault("bytes", self._dataset.sizes.astype(np.float32))
-        note = signals.notes.get(_SELECTION, {})
-        return Samples.of(
-            self._dataset.ids,
-            self._dataset.labels.astype(np.int64),
-            seed=self._seed,
-            epoch=epoch,
-            epochs=self._epochs,
-            stalled=stalled,
-            state=note.get("state", {}),
-            **known,
-        )
+        facts = {"seed": self._seed, "epoch": epoch, "epochs": self._epochs, "stalled": stalled}
+        return look_at(self._dataset, self.signals, **facts)
 
     def save(self) -> str:
         """Write the table, with the selection that stands, and return the digest that it is found by."""
@@ -199,7 +179,7 @@ class Curator:
                 f"the state goes with {os.fspath(path)}, which is not here; bring it, or pass signals=FOLDER"
             )
         self.signals = read_signals(path, self._dataset.index)
-        note = self.signals.notes.get(_SELECTION)
+        note = self.signals.notes.get(SELECTION)
         self._selection = None if note is None else self._restored(note)
 
     def _restored(self, note: dict[str, Any]) -> Selection:

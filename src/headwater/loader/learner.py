@@ -96,7 +96,9 @@ class Learner:
             for number, founds in enumerate(zip(self._recent, stretch.found, strict=True)):
                 for found in founds:
                     found.add(seen, owners == number)
-            self._new.setdefault(seen.epoch, []).append(seen)
+            if (crossed := seen.crossed).any():  # what a cache held tells nothing of ways
+                part = seen if seen.held is None else seen.take(crossed)
+                self._new.setdefault(seen.epoch, []).append(part)
             yield seen
 
     def forget_recent(self) -> list[Found]:

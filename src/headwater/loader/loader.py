@@ -71,8 +71,8 @@ class DataLoader:
     that policy, an `Auto` with further wishes, an `Offload` does the same for all, and the path of a
     logbook begins with what an earlier run has found. `select` names a selector or is one: an epoch then
     visits the samples that it chooses, with weights; `epochs` tells it how many there will be, and `signals`
-    is the folder where what it knows is saved with the loader's state. `device` receives the batches, and runs
-    the batch stage. `rank` and `world_size` default to torch.distributed's.
+    is the folder where what it knows is saved with the loader's state. `device` receives the batches, and
+    runs the batch stage. `rank` and `world_size` default to torch.distributed's.
     """
 
     def __init__(
@@ -116,7 +116,10 @@ class DataLoader:
         self._progress = progress
         self._meter = Meter()
         self._signals = Signals(dataset.index)
-        self._curator = None if select is None else self._curate(select, epochs, signals)
+        if epochs is not None and epochs < 1:
+            raise WrongUse(f"epochs is {epochs}; it must be at least 1")
+        self.epochs = epochs
+        self._curator = None if select is None else self._curate(select, signals)
         self._transfer = Transfer(device, pin_memory)
         self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
         self._offload = resolve(offload, self._chain.pipeline)
@@ -135,16 +138,12 @@ class DataLoader:
         self._sink = self._make_sink(on_error, collate_fn)
         weakref.finalize(self, self._crew.close)
 
-    def _curate(
-        self, select: str | Selector | Elsewhere, epochs: int | None, signals: str | Path | None
-    ) -> Curator:
-        if epochs is not None and epochs < 1:
-            raise WrongUse(f"epochs is {epochs}; it must be at least 1")
+    def _curate(self, select: str | Selector | Elsewhere, signals: str | Path | None) -> Curator:
         return Curator(
             select,
             self.dataset,
             seed=self.seed,
-            epochs=epochs,
+            epochs=self.epochs,
             ranks=self._ranks,
             folder=None if signals is None else Path(signals),
         )
@@ -171,6 +170,17 @@ class DataLoader:
     def epoch(self) -> int:
         """The epoch that stands now; when one has ended, the next."""
         return self._epoch
+
+    @property
+    def done(self) -> float:
+        """The share of the run's `epochs` that lies behind, for schedules: it counts epochs of any length.
+
+        Raises `WrongUse` if the loader was not told how many there will be.
+        """
+        if self.epochs is None:
+            raise WrongUse("the loader does not know how many epochs there will be; pass epochs=N")
+        count = self._order(self._epoch, 0).permutation.count
+        return (self._epoch + self._start / count) / self.epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next loop be this epoch, from its beginning."""

@@ -19,6 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.engine.cache import SampleCache
 from headwater.engine.chain import Chain
 from headwater.engine.meter import Meter
 from headwater.engine.run import Task
@@ -31,8 +32,8 @@ from headwater.loader.phases import CHECK, Phases
 from headwater.loader.stretch import Found, Stretch
 from headwater.measure.epochplan import EpochPlan
 from headwater.measure.logbook import Logbook, logbook_path
-from headwater.measure.profile import Seen
-from headwater.plan.offload import Options, plan_each
+from headwater.measure.profile import Predicted, Seen
+from headwater.plan.offload import Offload, Options, plan_each
 from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
@@ -92,11 +93,13 @@ class Planner:
         meter: Meter,
         cores: int,
         world_size: int = 1,
+        cache: SampleCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.ways = ways_of(chain.pipeline, auto)
         self.failure = ""
         self._auto, self._dataset, self._meter, self._clock = auto, dataset, meter, clock
+        self._cache = cache
         sites = dataset.store.sites(chain, self.ways)
         self._fleet = Fleet(sites, tuple(Gauge(site.cores / world_size, cores) for site in sites))
         self.logbook = Logbook.begin(
@@ -212,7 +215,8 @@ class Planner:
                 self._trial.stretch = stretch
         tried = np.zeros_like(ways)
         if phase == "explore" or stretch.is_relievable:
-            tried = self._explorer.take(owners, self._learner.profile.counts())
+            free = np.where(self._settled(positions), np.intp(-1), owners)
+            tried = self._explorer.take(free, self._learner.profile.counts())
             ways[:] = np.where(tried, tried, ways)
             self._tried += len(ids)
         self._note_plans(stretch, positions, tried == 0)
@@ -224,6 +228,8 @@ class Planner:
     def _make_plans(self, stretch: Stretch, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         """One plan for each store; files from one whose link is not known yet."""
         found = self._learner.predict(positions, ids, owners=stretch.owners, epoch=stretch.epoch)
+        if self._cache is not None:
+            _mind(self._cache, found, positions, self.ways)
         options = Options(self.ways, found.bytes, found.store_seconds, found.trainer_seconds)
         rates = {
             number: replace(gauge.rates(), store_seconds_per_visit=self._auto.store_seconds)
@@ -232,6 +238,12 @@ class Planner:
         stretch.plans = plan_each(self._auto.policy, options, owners=stretch.owners, rates=rates)
         for number, plan in stretch.plans.items():
             stretch.ways[stretch.owners == number] = plan.choice
+
+    def _settled(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which samples will not come, or come as files, because a cache holds them or wants to."""
+        if self._cache is None:
+            return np.zeros(len(positions), np.bool_)
+        return self._cache.contains(positions) | self._cache.wants(positions)
 
     def _note_plans(
         self, stretch: Stretch, positions: NDArray[np.int64], followed: NDArray[np.bool_]
@@ -352,3 +364,14 @@ class Planner:
         waited = {name: total - last.waited.get(name, 0.0) for name, total in self._read.waited.items()}
         site, rates = self._fleet.sites[number].name, self._fleet.gauges[number].found
         self.logbook.add(stretch.entry(number, site, spell=spell, rates=rates, waited=waited))
+
+
+def _mind(
+    cache: SampleCache, found: Predicted, positions: NDArray[np.int64], ways: Sequence[Offload]
+) -> None:
+    """What the cache holds costs the link nothing; what it wants to hold comes in a form that it can."""
+    held, wanted = cache.contains(positions), cache.wants(positions)
+    passing = np.array([way.cut > cache.steady for way in ways], np.bool_)
+    found.bytes[np.ix_(wanted & ~held, passing)] = np.inf
+    found.bytes[held, 1:] = np.inf
+    found.bytes[held, 0] = 0.0

@@ -32,12 +32,13 @@ class Found:
     trainer_seconds: float = 0.0
 
     def add(self, seen: Seen, rows: NDArray[np.bool_]) -> None:
+        crossed = rows & seen.crossed
         self.samples += int(rows.sum())
-        self.asked += int((seen.ways[rows] > 0).sum())
-        self.pushed_back += int((~seen.done & seen.able)[rows].sum())
+        self.asked += int((seen.ways[crossed] > 0).sum())
+        self.pushed_back += int((~seen.done & seen.able)[crossed].sum())
         self.bytes += int(seen.bytes[rows].sum())
-        self.file_bytes += int(seen.file_bytes[rows].sum())
-        self.unsized += int((seen.file_bytes[rows] == 0).sum())
+        self.file_bytes += int(seen.file_bytes[crossed].sum())
+        self.unsized += int((seen.file_bytes[crossed] == 0).sum())
         self.store_seconds += float(seen.store_seconds[rows].sum())
         self.trainer_seconds += float(seen.trainer_seconds[rows].sum())
 
@@ -115,10 +116,10 @@ def _rates(rates: Rates) -> SiteRates:
 
 
 def join(parts: Sequence[Seen]) -> Seen:
-    """Samples of one epoch together."""
+    """Samples of one epoch together, all of which have crossed."""
     columns = {
         column.name: np.concatenate([getattr(part, column.name) for part in parts])
         for column in fields(Seen)
-        if column.name != "epoch"
+        if column.name not in ("epoch", "held")
     }
     return Seen(epoch=parts[0].epoch, **columns)

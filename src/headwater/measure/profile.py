@@ -8,7 +8,7 @@ without a codec are counted; all else is fitted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,7 +61,8 @@ class Seen:
     `positions` are those in the dataset's index. `ways` is what was asked for, by its number; `done` is False
     where the store did not do it, so that the file came instead. `sizes` are height and width of the whole
     picture; they and `file_bytes` are 0 where unknown. `able` is False where the store could not do it, or
-    never could, as with an excerpt of a PNG. Seconds are those of one core.
+    never could, as with an excerpt of a PNG. Seconds are those of one core. `held` samples came out of a
+    cache; None: none did.
     """
 
     positions: Integers
@@ -75,6 +76,21 @@ class Seen:
     sizes: NDArray[np.int32]
     able: Marks
     file_bytes: Integers
+    held: Marks | None = None
+
+    @property
+    def crossed(self) -> Marks:
+        """Which of them came over the link."""
+        return np.ones(len(self.ids), np.bool_) if self.held is None else ~self.held
+
+    def take(self, rows: Marks) -> Seen:
+        """Some of them."""
+        columns: dict[str, Any] = {
+            column.name: value[rows]
+            for column in fields(self)
+            if isinstance(value := getattr(self, column.name), np.ndarray)
+        }
+        return replace(self, **columns)
 
 
 @dataclass(frozen=True, eq=False)

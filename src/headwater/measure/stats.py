@@ -18,6 +18,10 @@ class Stats:
     """Bytes that reached the trainer's process from storage."""
     bytes_raw: int = 0
     """Bytes that would have moved had every sample been read as the file it is."""
+    cache_hits: int = 0
+    """Samples that were held at the trainer, so that they did not move."""
+    cache_misses: int = 0
+    """Samples that a cache was asked for and did not hold."""
     skipped: int = 0
     substituted: int = 0
     errors: Mapping[str, str] = field(default_factory=dict)

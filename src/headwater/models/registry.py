@@ -197,6 +197,14 @@ class Registry:
             freed += sum(self._shelf.remove("deltas", name) for name in lost)
             return freed + self._shelf.sweep()
 
+    def drop(self, digests: Collection[str]) -> int:
+        """Remove these versions, but none that is in force or was before; the bytes that this frees."""
+        with self._shelf.writing():
+            gone = set(digests) - self._needed(self.versions())
+            freed = self._holdings.remove_all_but(set(self._holdings.digests()) - gone)
+            lost = [name for name in self._shelf.names("deltas") if name.partition("-")[2] in gone]
+            return freed + sum(self._shelf.remove("deltas", name) for name in lost)
+
     def _needed(self, versions: Collection[ModelVersion]) -> set[str]:
         """Versions in force or remembered, and those that may be, because a pointer is damaged."""
         pointers = self._pointers.read_all()

@@ -31,10 +31,11 @@ def check_part(name: str, value: float) -> None:
 def budgets(labels: Ints, share: float) -> tuple[Ints, Ints]:
     """The classes, -1 among them, and how many samples of each make the share: at least one."""
     classes, counts = np.unique(labels, return_counts=True)
-    return classes, _part_of(counts, share)
+    return classes, part_of(counts, share)
 
 
-def _part_of(counts: Ints, share: float) -> Ints:
+def part_of(counts: Ints, share: float) -> Ints:
+    """How many samples of each class make the share: at least one."""
     return np.maximum(1, np.ceil(counts * share - 1e-9).astype(np.int64))
 
 
@@ -88,7 +89,7 @@ def lowest(scores: Scores, labels: Ints, *, share: float, turn: int = 0) -> Ints
         return np.arange(len(labels), dtype=np.int64)
     taken = np.zeros(len(labels), np.bool_)
     order, begins = by_class(labels)
-    counts = _part_of(np.diff(begins), share)
+    counts = part_of(np.diff(begins), share)
     for (begin, end), count in zip(pairwise(begins), counts, strict=True):
         places, first = order[begin:end], min(turn * count, end - begin - count)
         own = scores[places]

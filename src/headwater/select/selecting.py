@@ -14,9 +14,12 @@ from headwater.select.active_bias import ActiveBias
 from headwater.select.biggest_losers import BiggestLosers
 from headwater.select.buckets import Buckets
 from headwater.select.choosing import distinct, everything
+from headwater.select.craig import Craig
 from headwater.select.fresh import Fresh
 from headwater.select.infobatch import InfoBatch
+from headwater.select.k_center import FarthestFirst
 from headwater.select.loss_rank import LossRank
+from headwater.select.medoids import Medoids
 from headwater.select.proxy import Proxy
 from headwater.select.samples import Ints, Marks, Samples
 from headwater.select.selection import Choice, Selection
@@ -53,6 +56,9 @@ SELECTORS: MappingProxyType[str, Callable[[], Selector]] = MappingProxyType(
         "active_bias": ActiveBias,
         "biggest_losers": BiggestLosers,
         "proxy": Proxy,
+        "k_center": FarthestFirst,
+        "craig": Craig,
+        "medoids": Medoids,
         "buckets": Buckets,
     }
 )

@@ -14,9 +14,9 @@ class Uniform:
     """The first baseline: a fixed random `share` of each class."""
 
     share: float = 1.0
-    name = "uniform"
-    needs: tuple[str, ...] = ()
     explore: float = 0.0
+    name = "uniform"
+    needs = ()
 
     def __post_init__(self) -> None:
         check_share(self.share)

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from headwater.data.atomic import replacing
 from headwater.data.index import Index
+from headwater.engine.drawer import DATA, INDEX, RECORD, Drawer, Entry
+from headwater.engine.places import Ids
 from headwater.errors import HeadwaterError
 from headwater.models.version import canonical, digest_of
-from headwater.store.drawer import DATA, INDEX, RECORD, Drawer, Entry
-from headwater.store.places import Ids
 
 log = logging.getLogger("headwater")
 

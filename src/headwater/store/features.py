@@ -15,11 +15,11 @@ from headwater.data.index import Index
 from headwater.data.pipeline import PIXEL_LIBRARIES, Pipeline, library_versions
 from headwater.data.steps import catalogue
 from headwater.data.steps.decode import Decode
+from headwater.engine.places import Ids
 from headwater.errors import ModelError, SampleCorrupt
 from headwater.models.version import ModelVersion, canonical, digest_of
 from headwater.plan.movement import norms_of
 from headwater.store.cabinet import Cabinet, Key
-from headwater.store.places import Ids
 
 Halves = NDArray[np.float16]
 

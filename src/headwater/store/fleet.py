@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -236,8 +236,7 @@ class ShardedReader:
             request.abandon()
 
     def _fetch(self, part: Part, wanted: Wanted) -> Fetched:
-        ways = None if wanted.ways is None else wanted.ways[part.places]
-        own = Wanted(part.positions, wanted.ids[part.places], wanted.epoch, ways)
+        own = replace(wanted.take(part.places), positions=part.positions)
         found = self._readers[part.store].fetch(own)
         # samples that failed tell nothing of their fields
         if self._fields and len(found.failed) < len(found.values):
@@ -333,6 +332,7 @@ def _join(count: int, answers: Sequence[tuple[Part, Fetched]]) -> Fetched:
         None if all(found.done is None for _, found in answers) else done,
         sum(found.bytes_moved for _, found in answers),
         _join_costs(count, answers),
+        {int(part.places[place]): packed for part, f in answers for place, packed in f.packed.items()},
     )
 
 

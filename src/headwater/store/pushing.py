@@ -18,6 +18,7 @@ from headwater.models.path import Path, cheapest, find_approximation
 from headwater.models.quantise import BY as QUANTISED
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
+from headwater.store.client.connection import Connection
 from headwater.store.client.link import Link
 from headwater.store.client.models import StoreModels, models_of
 from headwater.store.wire.messages import Inventory
@@ -98,6 +99,13 @@ def bring(
     return errand.deliver_all(stores, time.monotonic(), lambda store, have, total: None)
 
 
+def bring_over(registry: Registry, connection: Connection, reference: str) -> Delivery:
+    """The same for one store, over a connection that is there and stays."""
+    errand = _Errand(registry, registry.version(reference), None, None, connection.link)
+    place, models = connection.address.place, StoreModels(connection)
+    return errand.deliver_by(models, place, time.monotonic(), lambda store, have, total: None)
+
+
 @dataclass(frozen=True)
 class _Errand:
     """What is to be there, in force under a name or under none, and how to get to a store.
@@ -122,18 +130,21 @@ class _Errand:
 
     def deliver(self, store: str, until: float, watch: Watch) -> Delivery:
         """To one store, tried again until then while it is away."""
-        begun = time.monotonic()
         with models_of(store, token=self.token, link=self.link) as models:
-            while True:
-                trip = _Trip(self, store, models, watch)
-                error = trip.run()
-                if not isinstance(error, Unreachable) or time.monotonic() >= until:
-                    break
-                time.sleep(max(0.0, min(_REST_SECONDS, until - time.monotonic())))
-            seconds, plan = time.monotonic() - begun, trip.plan
-            return Delivery(
-                store, plan.kind, models.sent, seconds, error, version=plan.digest, rounding=plan.rounding
-            )
+            return self.deliver_by(models, store, until, watch)
+
+    def deliver_by(self, models: StoreModels, store: str, until: float, watch: Watch) -> Delivery:
+        begun = time.monotonic()
+        while True:
+            trip = _Trip(self, store, models, watch)
+            error = trip.run()
+            if not isinstance(error, Unreachable) or time.monotonic() >= until:
+                break
+            time.sleep(max(0.0, min(_REST_SECONDS, until - time.monotonic())))
+        seconds, plan = time.monotonic() - begun, trip.plan
+        return Delivery(
+            store, plan.kind, models.sent, seconds, error, version=plan.digest, rounding=plan.rounding
+        )
 
     def plan(self, there: Inventory) -> _Plan:
         """The cheapest way; to what the store has made int8 of it, where that is in force."""

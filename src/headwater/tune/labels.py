@@ -1,29 +1,29 @@
-"""What a fine-tuning learns: samples with a label, from the data itself or from a label database.
+"""What a fine-tuning learns: samples with a label, from the data itself, a label database or stores.
 
-A database is asked by a wish: sources joined by `+`, a model's with a least score if need be, such as
-`human`, `import`, `model>=0.9` or `human+import+model>=0.9`.
+Databases and stores are asked by a wish: sources joined by `+`, a model's with a least score if need be, such
+as `human`, `import`, `model>=0.9` or `human+import+model>=0.9`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.errors import MissingExtra, WrongUse
+from headwater.errors import WrongUse
+from headwater.store.collecting import Collected, Wanted, collect_labels, in_order, queries_for
 from headwater.store.dataset import Dataset
+from headwater.store.labels.rows import Source
 
 if TYPE_CHECKING:
     from headwater.store.labels.database import LabelDatabase
-    from headwater.store.labels.queries import LabelQuery
 
 OWN = "data"
-"""The wish for the labels that the data brings along; they need no database."""
+"""The wish for the labels that the data brings along."""
 SOURCES = ("human", "import", "model")
 
 _CLAUSE = re.compile(r"(\w+)\s*(?:>=\s*(0(?:\.\d*)?|1(?:\.0*)?|\.\d+))?")
@@ -101,39 +101,30 @@ def own_labels(dataset: Dataset) -> Labelled:
     return Labelled(known, kept, tuple(classes))
 
 
-def labels_from(database: LabelDatabase, name: str, *, dataset: Dataset, wish: str) -> Labelled:
-    """The samples of a dataset whose label in the database, under `name`, is what the wish asks for.
+def labels_from(
+    database: LabelDatabase | None = None, name: str = "", *, dataset: Dataset, wish: str
+) -> Labelled:
+    """The samples of a dataset whose label is what the wish asks for.
 
-    They come in the order in which they lie, as they are read. Rows of samples that the dataset does not
-    have are left out, and so are classes that no row has.
+    In the database, under `name`; without one, in what the stores of the dataset keep themselves. The samples
+    come in the order in which they lie, as they are read. Rows of samples that the dataset does not have are
+    left out, and so are classes that no row has.
     """
-    ids, numbers = _read(database, name, parse(wish))
-    here = np.isin(ids, dataset.ids)
-    ids, numbers = ids[here], numbers[here]
+    wanted = {Source[clause.source.upper()]: clause.score for clause in parse(wish)}
+    found = collect_labels(dataset.store, wanted) if database is None else _read(database, name, wanted)
+    here = np.isin(found.ids, dataset.ids)
+    ids, numbers = found.ids[here], found.labels[here]
     order = np.argsort(dataset.index.position_of(ids))
     used, labels = np.unique(numbers[order], return_inverse=True)
-    names = database.classes(name).names
-    classes = tuple(names[number] for number in used.tolist())
+    classes = tuple(found.names[number] for number in used.tolist())
     return Labelled(dataset.select(ids[order]), labels.astype(np.int64), classes, wish)
 
 
-def _read(
-    database: LabelDatabase, name: str, clauses: Sequence[Clause]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _read(database: LabelDatabase, name: str, wanted: Wanted) -> Collected:
     ids, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for query in _queries(clauses):
+    for query in queries_for(wanted):
         for rows in database.scan(name, query):
             ids.append(rows.samples)
             numbers.append(rows.labels)  # the other columns of the part are let go
-    return np.concatenate(ids), np.concatenate(numbers)
-
-
-def _queries(clauses: Sequence[Clause]) -> Iterator[LabelQuery]:
-    try:
-        from headwater.store.labels.queries import LabelQuery
-        from headwater.store.labels.rows import Source
-    except ImportError as error:
-        raise MissingExtra(f"labels need {error.name}; pip install 'headwater[labels]'") from error
-    for clause in clauses:
-        scores = None if clause.score is None else (clause.score, 1.0)
-        yield LabelQuery(sources=(Source[clause.source.upper()],), scores=scores)
+    found = in_order(np.concatenate(ids), np.concatenate(numbers))
+    return Collected(*found, database.classes(name).names)

@@ -24,8 +24,6 @@ from headwater.tune.recipe import Recipe
 from headwater.tune.runs import LOT, count_held
 from headwater.tune.sources import Here, Sources
 
-_HALF = 2  # bytes of a feature
-
 
 @dataclass(frozen=True)
 class HeadCost:
@@ -45,7 +43,7 @@ class _Measured:
 
 
 def plan_tuning(
-    dataset: Dataset, sources: Sources, *, steps: Pipeline, recipe: Recipe, head: HeadCost, features: int
+    dataset: Dataset, sources: Sources, *, steps: Pipeline, recipe: Recipe, head: HeadCost
 ) -> FinetunePlan:
     """Measure a few samples each way, and choose; raises `WrongUse` for wishes that cannot be."""
     held = count_held(len(dataset), recipe.validation)
@@ -56,11 +54,7 @@ def plan_tuning(
     remote = dataset.store.remote
     if not remote and recipe.cut not in (None, IMAGES):
         raise WrongUse(f"{dataset.uri} lies here, so no store can make features of it; leave out `cut`")
-    found = (
-        _measure(dataset, sources, steps, recipe, features)
-        if remote
-        else _measure_here(dataset, sources, steps)
-    )
+    found = _measure(dataset, sources, steps, recipe) if remote else _measure_here(dataset, sources, steps)
     stores, free = count_stores(dataset.store)
     plan = make_plan(
         found.cuts,
@@ -94,7 +88,7 @@ def _measure_here(dataset: Dataset, sources: Sources, steps: Pipeline) -> _Measu
     return _Measured([Cut(IMAGES, 0.0, 0.0, seconds)], Rates(tuner_cores=1.0))
 
 
-def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe, features: int) -> _Measured:
+def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe) -> _Measured:
     """Both ends and what lies between, unless one end was asked for, or the stores cannot run the layers."""
     stores, _ = count_stores(dataset.store)
     cuts: list[Cut] = []
@@ -106,11 +100,12 @@ def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe
         cuts.append(Cut(IMAGES, 0.0, float(dataset.sizes.mean()), here.seconds))
     if recipe.cut != IMAGES:
         try:
-            seconds = stores * _time(sources.at_stores(stores), dataset, steps)
+            there = sources.at_stores(stores)
+            seconds = stores * _time(there, dataset, steps)
             if here is not None:
                 inside, note = _measure_inside(dataset, sources, recipe, here=here, store_seconds=seconds)
                 cuts += inside
-            cuts.append(Cut(FEATURES, seconds, _HALF * features))
+            cuts.append(Cut(FEATURES, seconds, there.bytes_each))
         except ModelError as error:
             if recipe.cut is not None:
                 raise

@@ -132,18 +132,25 @@ class AtStores:
         behind: Behind | None = None,
     ) -> None:
         self._version, self._seed, self._behind = version, seed, behind
+        self._width = version.features if behind is None else behind.cut.width
         self._all, self._asked = dataset.store, _some(dataset.store, stores)
-        self._meter = Meter()
+        self._meter, self._made = Meter(), 0
         self._crew = Crew(1 if behind is None else available_cores(), dataset.store.readers, patient=True)
 
     @property
     def bytes_moved(self) -> int:
         return self._meter.stats().bytes_moved
 
+    @property
+    def bytes_each(self) -> float:
+        """What crossed for an image so far; until there was one, what it has unpacked."""
+        return self.bytes_moved / self._made if self._made else 2.0 * self._width
+
     def run(self, positions: Places, ids: Places, *, steps: Pipeline, variant: int) -> Iterator[FeatureBatch]:
         done = 0
         try:
             for batch in self._gather(positions, ids, steps, variant):
+                self._made += len(batch.ids)
                 yield batch
                 done += LOT
         except StoreLost:
@@ -157,14 +164,13 @@ class AtStores:
     ) -> Iterator[FeatureBatch]:
         # The model's own steps draw nothing: without a seed their features are those that stores keep.
         own = steps.spec() == list(self._version.steps)
-        asked, trunk, behind = self._asked, self._version.trunk_digest, self._behind
-        cut, width = ("", self._version.features) if behind is None else (behind.cut.name, behind.cut.width)
+        asked, trunk, width = self._asked, self._version.trunk_digest, self._width
+        cut, rest = ("", None) if self._behind is None else (self._behind.cut.name, self._behind.layers)
 
         def reader() -> Reader:
             spec, seed = ((), 0) if own else (steps.samplewise.spec(), self._seed)
             return feature_reader(asked, trunk, width=width, steps=spec, seed=seed, cut=cut)
 
-        rest = None if behind is None else behind.layers
         gathering = Gathering(reader, width, self._crew, self._meter, rest)
         return gathering.run(positions, ids, epoch=variant)
 

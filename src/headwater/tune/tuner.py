@@ -251,7 +251,6 @@ class Tuner:
             steps=self._steps.trained,
             recipe=self.recipe,
             head=cost,
-            features=width,
         )
         return plan if self._int8 is None else replace(plan, note=self._int8.say())
 

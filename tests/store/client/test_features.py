@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import headwater as hw
+from graphs import make_model, make_tensors
 from headwater import transforms as T
 from headwater.engine.crew import Crew
 from headwater.engine.inference import FeatureBatch, Gathering
+from headwater.engine.meter import Meter
 from headwater.errors import ModelNotFound, SampleCorrupt, StoreLost, WrongUse
 from headwater.models.cutting import find_crossings
+from headwater.models.model import Model
 from headwater.models.parts import LastLayers
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
@@ -22,7 +26,7 @@ from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
 from headwater.store.gathering import feature_reader
 from headwater.store.server.daemon import Daemon
-from relabelling import small_model, write_photos
+from relabelling import CLASSES, STEPS, small_model, write_photos
 from stores import running_daemon
 
 COUNT, BROKEN = 150, 2
@@ -50,7 +54,16 @@ def version(folder: Path) -> ModelVersion:
     return Registry(folder / "state" / "models").current("small")
 
 
-def gather(data: hw.Dataset, version: ModelVersion, *, trunk: str = "", **more: object) -> list[FeatureBatch]:
+def wide_model() -> Model:
+    """512 features, of which half are always zero."""
+    tensors = make_tensors(0, classes=len(CLASSES), features=512)
+    tensors["trunk/conv.bias"][::2] = -1000
+    return replace(make_model(tensors=tensors), classes=CLASSES, steps=STEPS)
+
+
+def gather(
+    data: hw.Dataset, version: ModelVersion, *, trunk: str = "", meter: Meter | None = None, **more: object
+) -> list[FeatureBatch]:
     gathering = Gathering(
         lambda: feature_reader(
             data.store,
@@ -60,6 +73,7 @@ def gather(data: hw.Dataset, version: ModelVersion, *, trunk: str = "", **more: 
         ),
         version.features,
         Crew(1, 4, patient=True),
+        meter or Meter(),
     )
     try:
         return list(gathering.run(data.positions(), data.ids))
@@ -121,6 +135,21 @@ def test_what_crosses_at_a_cut_comes_in_pieces_that_the_store_answers(
     for one, other in zip(batches, whole, strict=True):
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_allclose(one.features, other.features, rtol=4e-3, atol=4e-3)
+
+
+def test_features_cross_in_fewer_bytes_than_they_have(folder: Path, tmp_path: Path) -> None:
+    wide = wide_model()
+    version = Registry(tmp_path / "state" / "models").put(wide, name="wide", switch=True)
+    with running_daemon({"more": folder / "more"}, state=tmp_path / "state") as daemon:
+        data = hw.open(f"{daemon.serving.address}/more")
+        meter = Meter()
+        (batch,) = gather(data, version, meter=meter)
+        data.close()
+    local = hw.open(folder / "more")
+    images = np.stack([crop(local[int(position)].decode()) for position in batch.positions])
+    right = Engine(wide).features(images)
+    np.testing.assert_allclose(batch.features, right, rtol=2e-3, atol=2e-3)
+    assert 0 < meter.stats().bytes_moved < 0.9 * batch.features.nbytes
 
 
 def test_a_trunk_that_no_store_has(daemon: Daemon, version: ModelVersion) -> None:

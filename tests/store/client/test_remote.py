@@ -17,6 +17,7 @@ import torch
 import headwater as hw
 from headwater import transforms as T
 from headwater.data import codecs
+from headwater.data.fieldrows import encode_fields
 from headwater.data.index import Index
 from headwater.data.pipeline import library_versions
 from headwater.engine.chain import Chain
@@ -67,9 +68,7 @@ def serve(failing: Mapping[int, Complaint] | None = None, *, done: int = 0) -> A
         places = places_of(request)
         errors = {at: messages.encode(trouble[p]) for at, p in enumerate(places) if p in trouble}
         files = [None if at in errors else FILES[p] for at, p in enumerate(places)]
-        fields = [
-            b"" if at in errors else payloads.encode_fields({"number": [p]}, 0) for at, p in enumerate(places)
-        ]
+        fields = [b"" if at in errors else encode_fields({"number": [p]}, 0) for at, p in enumerate(places)]
         cut = (np.full(len(places), done, FACTS), [b""] * len(places)) if request.cuts else ()
         parcel = Parcel(INDEX.ids[places], files, errors, fields if request.fields else None, *cut)
         return [payloads.pack(parcel, payloads.seal_of(messages.encode(request)))]

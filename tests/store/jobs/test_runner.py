@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headwater.errors import ModelNotFound, Unreachable, WrongUse
@@ -230,3 +231,26 @@ def test_progress_is_seen_before_it_is_kept(tmp_path: Path) -> None:
         assert JobFolder(tmp_path).load()[0].cursor == 0
         go.set()
         until(lambda: state(jobs, "a") == DONE)
+
+
+def test_what_is_apart_waits_for_no_other(tmp_path: Path) -> None:
+    """And no other for it; of its own kind, too, one runs at a time."""
+    go, seen = threading.Event(), []
+
+    def slow(job: Running) -> None:
+        go.wait(SECONDS)
+
+    def quick(job: Running) -> None:
+        seen.append(job.record.id)
+
+    jobs = Jobs(JobFolder(tmp_path), {"count": slow, "quick": quick}, apart=("quick",))
+    jobs.start()
+    jobs.add(record("a"))
+    for id in ("b", "c"):
+        jobs.add(msgspec.structs.replace(record(id, model=id), kind="quick"))
+    until(lambda: state(jobs, "b") == state(jobs, "c") == DONE)
+    assert (seen, state(jobs, "a")) == (["b", "c"], RUNNING)
+    assert jobs.unfinished == 1
+    go.set()
+    until(lambda: state(jobs, "a") == DONE)
+    jobs.close()

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from headwater.store.labels import Source
 from headwater.store.labels.database import LabelDatabase
-from headwater.store.labels.queries import LabelQuery
+from headwater.store.labels.wanted import LabelQuery
 from labelled import NAMES, Kind, Templates, announce, digest, human, imported, predicted
 
 ROWS = 4000

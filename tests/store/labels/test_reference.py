@@ -11,10 +11,10 @@ from headwater.store.labels import LabelRows
 from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.exchange import csvs
 from headwater.store.labels.migrating import VERSIONS
-from headwater.store.labels.queries import LabelQuery
 from headwater.store.labels.reviewing import QUEUES
 from headwater.store.labels.revisions import KINDS
 from headwater.store.labels.schema import DOUBT, METADATA, VERSION_TABLE
+from headwater.store.labels.wanted import LabelQuery
 from pages import read_reference
 
 

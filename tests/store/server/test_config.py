@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,6 @@ from headwater.store.server.config import (
     load,
     name_datasets,
     name_of,
-    parse_bytes,
     show,
     split_address,
 )
@@ -306,29 +304,6 @@ def test_no_name_leaves_its_folder(name: str) -> None:
     assert os.path.normpath(os.path.join("/root", kept)) == f"/root/{kept}"
     assert kept.isascii()
     assert kept.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("written", "count"),
-    [
-        (5, 5),
-        ("5", 5),
-        ("2GiB", 2 << 30),
-        ("512MB", 512_000_000),
-        ("1.5 kb", 1500),
-        ("1TiB", 1 << 40),
-        ("9007199254740993", 9007199254740993),
-        (" 7B ", 7),
-    ],
-)
-def test_parse_bytes(written: str | int, count: int) -> None:
-    assert parse_bytes(written) == count
-
-
-@pytest.mark.parametrize("written", ["", "GiB", "-1", "1e9", "2G", "inf", "1,5GB", "0x10", True])
-def test_what_is_no_number_of_bytes_is_wrong_use(written: Any) -> None:
-    with pytest.raises(WrongUse, match="no number of bytes"):
-        parse_bytes(written)
 
 
 @pytest.mark.parametrize(

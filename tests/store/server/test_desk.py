@@ -16,6 +16,7 @@ import pytest
 
 from datasets import Photo, write_parquet
 from headwater import errors
+from headwater.data.fieldrows import decode_fields
 from headwater.data.image import Limits
 from headwater.data.sources import SourceOptions, open_source
 from headwater.engine.budget import Budget, Cores, Gone, Turnstile
@@ -99,7 +100,7 @@ def test_fields_only_for_who_asks(photo_tars: Path) -> None:
     for heads in (0, 1):
         found = answer(desk, ask(desk, [3, 4], fields=True, heads=heads))
         assert found.fields is not None
-        rows = [payloads.decode_fields(row) for row in found.fields]
+        rows = [decode_fields(row) for row in found.fields]
         wanted = desk.datasets["photos"].read_fields(np.array([3, 4]))
         assert rows == [{name: wanted[name][place] for name in ("cls", "json")} for place in range(2)]
 

@@ -30,6 +30,7 @@ from headwater.store.server.studios import Studios
 from headwater.store.wire import messages, payloads
 from headwater.store.wire.messages import Complaint, FeatureRequest
 from headwater.store.wire.payloads import Parcel
+from headwater.store.wire.vectors import unpack
 from relabelling import FEATURES, STEPS, nudged, small_model, write_photos
 from strange_names import NAMES
 from workshops import Lot, Workshop, open_workshop
@@ -202,6 +203,26 @@ def test_memory_for_vectors_is_held_until_they_are_sent(shop: Workshop) -> None:
     first.close()
     assert desk._room.held == 0
     assert len(answer(desk, request).payloads) == 1
+
+
+def test_packed_where_that_is_asked_for(shop: Workshop, desk: FeatureDesk) -> None:
+    places = sound(shop)[:5]
+    plain = vectors(answer(desk, ask(shop, places, cut="b")))
+    packed = answer(desk, ask(shop, places, cut="b", packed=True))
+    assert all(len(payload) < 2 * plain.shape[1] for payload in packed.payloads)
+    found = [unpack(payload, plain.shape[1], packed=True) for payload in packed.payloads]
+    np.testing.assert_array_equal(np.stack(found), plain)
+
+
+def test_a_broken_sample_is_an_error_among_packed_ones_too(shop: Workshop, desk: FeatureDesk) -> None:
+    found = answer(desk, ask(shop, np.arange(len(shop.store.index)), packed=True))
+    assert [place for place in range(len(shop.store.index)) if place not in found.errors] == sound(shop)
+
+
+def test_a_request_of_an_older_client_wants_no_vector_packed() -> None:
+    old = msgspec.msgpack.decode(messages.encode(FeatureRequest("d", "v", "c", bytes(8), "0" * 32)))
+    assert "packed" not in old
+    assert messages.decode_request(msgspec.msgpack.encode(old)).packed is False  # type: ignore[union-attr]
 
 
 def test_a_request_of_a_client_without_cuts_wants_features() -> None:

@@ -30,6 +30,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.errors import DatasetNotFound, WrongUse
 from headwater.models.version import is_model_name
+from headwater.store.labels import open_labels
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.tokens import SCOPES
 from headwater.store.wire import messages
@@ -44,6 +45,7 @@ from headwater.store.wire.messages import (
     JobQuery,
     JobStart,
     JobStop,
+    LabelRequest,
     ModelOffer,
     ModelPart,
     ModelQuery,
@@ -53,9 +55,10 @@ from headwater.store.wire.messages import (
     ReadRequest,
     Release,
     Request,
+    SelectionRequest,
 )
 from headwater.store.wire.payloads import FACTS
-from held import NAME, held_versions, make_state
+from held import JOB, NAME, held_versions, keep_selection, make_state
 from stores import running_daemon, write_tokens
 from strange_names import NAMES
 from visitors import BODIES, Visitor, complaint_of
@@ -158,8 +161,12 @@ def target(tmp_path_factory: pytest.TempPathFactory, photo_folder: Path) -> Iter
     folder = tmp_path_factory.mktemp("hostile")
     tokens = write_tokens(folder, caller={"secret": SECRET, "scopes": list(SCOPES)})
     audit = folder / "audit.jsonl"
-    ids = hw.open(photo_folder).index.ids[:4].tobytes()
+    index = hw.open(photo_folder).index
+    ids = index.ids[:4].tobytes()
     kept = {"token_file": tokens, "audit_log": audit, "state": make_state(folder / "state")}
+    with closing(open_labels(folder / "state" / "labels.db")) as labels:
+        labels.enrol("photos", index.ids, index.labels, class_names=index.classes)
+    keep_selection(folder / "state", index.version)
     with running_daemon({"photos": photo_folder}, **kept) as daemon:
         good = ReadRequest("photos", daemon.serving.datasets["photos"][1], "caller", ids)
         with Visitor(daemon.serving.address, SECRET) as visitor:
@@ -214,7 +221,12 @@ FIELDS: dict[str, dict[str, Change]] = {
     "version": {"version": lambda name: {"version": name}},
     "client": {"client": lambda name: {"client": name}},
     "names": {"codec": lambda name: in_steps() | {"names": [name]}},
-    "model": {"trunk": lambda name: {"model": name}},
+    "model": {"model": lambda name: {"model": name or "_"}},
+    "older_than": {"newer model": lambda name: {"older_than": name or "_"}},
+    "classes": {"class": lambda name: {"classes": [name]}},
+    "sources": {"source": lambda name: {"sources": [name]}},
+    "known": {"known": lambda name: {"known": name}},
+    "job": {"job": lambda name: {"job": name}},
     "cut": {"cut": lambda name: {"cut": name or "_"}},
     "digest": {"digest": lambda name: in_steps() | {"digest": name}},
     "steps": {
@@ -224,7 +236,7 @@ FIELDS: dict[str, dict[str, Change]] = {
     },
 }
 """Field of a request > where in it a name goes."""
-OWN_WORDS = {"client", "digest"}
+OWN_WORDS = {"client", "digest", "known"}
 """What a client may fill as it likes, up to a length."""
 LEFT_OUT = {"name of a parameter", "codec"}
 """What is ignored if the store does not know it."""
@@ -250,7 +262,7 @@ def test_a_strange_name_is_a_clean_error(target: Target, kind: str, place: str, 
     for name in NAMES:
         changed = change(name)
         digest = {"digest": target.digest(changed["steps"])} if "steps" in changed else {}
-        trunk = {"model": TRUNK} if kind == "features" else {}
+        trunk = {"features": {"model": TRUNK}, "selection": {"job": JOB}}.get(kind, {})
         answer = target.send({"type": kind} | trunk | digest | changed)
         if place in OWN_WORDS:
             assert isinstance(answer, list) == (len(name) <= 128), name
@@ -258,7 +270,8 @@ def test_a_strange_name_is_a_clean_error(target: Target, kind: str, place: str, 
             assert place in OWN_WORDS | LEFT_OUT, name
             assert place not in ("codec", "digest") or cut_of(answer) == [0] * 4
     shown = json.loads(target.visitor.act("status"))["metrics"]["headwater_bytes_sent_total"]
-    assert set(shown) <= {"raw", "index", "fields", "features", "pixels", *CODECS, *EXCERPTS}
+    others = {"raw", "index", "fields", "features", "labels", "selection", "pixels"}
+    assert set(shown) <= {*others, *CODECS, *EXCERPTS}
 
 
 def test_a_strange_name_of_a_request_is_a_clean_error(target: Target) -> None:
@@ -370,7 +383,10 @@ def test_spoilt_tickets(target: Target, seed: int) -> None:
     names = target.good.dataset, target.good.version, "caller"
     features = FeatureRequest(*names, target.good.ids, TRUNK)
     within = msgspec.structs.replace(features, cut="b")
-    requests = target.good, target.cut, IndexRequest(*names, 3, 5), BlocksRequest(*names), features, within
+    labels = LabelRequest(*names, after=7, rows=5, scores=(0.0, 1.0), sources=["human"], opinions=True)
+    counts = LabelRequest(*names, counts=True)
+    requests = [target.good, target.cut, IndexRequest(*names, 3, 5), BlocksRequest(*names)]
+    requests += [features, within, labels, counts, SelectionRequest(*names, JOB, 1, 2)]
     good = [messages.encode(request) for request in requests]
     assert all(isinstance(target.get(ticket), list) for ticket in good)
     answers = [target.get(dice.spoil(dice.choice(good))) for _ in range(250)]
@@ -420,6 +436,16 @@ def test_bombs(target: Target, bomb: str) -> None:
     assert target.memory() - before < 64 << 20
 
 
+def test_labels_without_end_come_in_pages(target: Target) -> None:
+    """However many rows are asked for."""
+    before = target.memory()
+    for rows in (2**31, 2**48):
+        (batch,) = target.send({"type": "labels", "rows": rows})
+        assert isinstance(batch, pa.RecordBatch)
+        assert batch.column("sample").to_pylist() == sorted(hw.open(target.folder).ids.tolist())
+    assert target.memory() - before < 64 << 20
+
+
 def test_a_giant_ticket(target: Target) -> None:
     with (
         Visitor(target.daemon.serving.address, SECRET, seconds=60) as patient,
@@ -458,6 +484,13 @@ MISFITS: dict[str, dict[str, Any]] = {
     "a size that is no number": in_steps(size=[float("nan"), 5]),
     "a start before the beginning": {"type": "index", "start": -1},
     "a start beyond": {"type": "index", "start": 2**48 + 1},
+    "labels after what is no id": {"type": "labels", "after": -2},
+    "labels after what is beyond all ids": {"type": "labels", "after": 2**63},
+    "a range of scores that holds nothing": {"type": "labels", "scores": [1.0, 0.0]},
+    "a range that is no number": {"type": "labels", "margins": [float("nan"), 1.0]},
+    "half a range": {"type": "labels", "scores": [0.5]},
+    "too many classes": {"type": "labels", "classes": ["ant"] * 65},
+    "sources named again and again": {"type": "labels", "sources": ["human"] * 4},
 }
 
 

@@ -8,16 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import DatasetNotFound, HeadwaterError, ModelNotFound, Refused, WrongUse
+from headwater.errors import (
+    DatasetNotFound,
+    DatasetStale,
+    HeadwaterError,
+    ModelNotFound,
+    Refused,
+    WrongUse,
+)
 from headwater.models.registry import Registry
 from headwater.store.jobs.record import DONE, STOPPED, UNFINISHED
 from headwater.store.server.guard import Caller
 from headwater.store.server.jobdesk import JobDesk
 from headwater.store.server.noting import facts_in
+from headwater.store.server.selected import SelectionDesk
 from headwater.store.server.state import State
 from headwater.store.server.studios import Studios
 from headwater.store.wire import messages
-from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart, JobStop, Message
+from headwater.store.wire.messages import (
+    JobFacts,
+    JobList,
+    JobQuery,
+    JobStart,
+    JobStop,
+    Message,
+    SelectionRequest,
+    SelectionWish,
+)
 from relabelling import small_model, write_photos
 from workshops import Workshop, open_workshop
 
@@ -185,3 +202,71 @@ def test_who_may_not_push_models_cannot_have_one_made(desk: JobDesk) -> None:
     job = until(desk, start(desk, wish, maker).id, lambda job: job.state == DONE)
     assert (job.kind, job.done, job.total, job.result) == ("quantise", COUNT, COUNT, "")
     assert job.said == "fp32: 20 images are left to compare on, at least 32 are needed"
+
+
+SELECTS = JobStart("select", "photos", "small", "round 1", selection=SelectionWish("uniform", {"share": 0.5}))
+READER = Caller("reader", "ipv4:127.0.0.1:5", frozenset({"jobs", "read"}))
+
+
+def test_a_selection_takes_the_scopes_of_jobs_and_of_reading(desk: JobDesk) -> None:
+    for scopes, lacking in ((("jobs", "labels", "models", "admin"), "read"), (("read",), "jobs")):
+        caller = Caller("half", "ipv4:127.0.0.1:5", frozenset(scopes))
+        with pytest.raises(Refused, match=f"token 'half' lacks scope '{lacking}'"):
+            start(desk, SELECTS, caller)
+    elsewhere = Caller("elsewhere", "ipv4:127.0.0.1:5", READER.scopes, frozenset({"others"}))
+    with pytest.raises(Refused, match="not good for dataset 'photos'"):
+        start(desk, SELECTS, elsewhere)
+
+
+def test_a_selection_from_its_start_to_its_pages(desk: JobDesk, shop: Workshop) -> None:
+    """These photos have no labels, so all of them are selected."""
+    job = start(desk, SELECTS, READER)
+    done = until(desk, job.id, lambda job: job.state == DONE)
+    assert (done.kind, done.done, done.counts["unlabelled"], done.counts["chosen"]) == (
+        "select",
+        *3 * [COUNT],
+    )
+    version = shop.store.index.version
+    pages = SelectionDesk(shop.desk, desk.selection)
+    found = []
+    for place in (0, 30):
+        request = SelectionRequest("photos", version, "me", job.id, place, 30)
+        ((batch, _),) = pages.read(request, "me", lambda: False)
+        found += batch.column("id").to_pylist()
+    assert found == shop.store.index.ids.tolist()
+    ((batch, _),) = pages.read(SelectionRequest("photos", version, "me", job.id, 99), "me", lambda: False)
+    assert len(batch) == 0
+    with pytest.raises(WrongUse, match="no selection of job 'none'"):
+        next(pages.read(SelectionRequest("photos", version, "me", "none"), "me", lambda: False))
+    with pytest.raises(DatasetStale):
+        next(pages.read(SelectionRequest("photos", "0" * 32, "me", job.id), "me", lambda: False))
+    with pytest.raises(DatasetNotFound):
+        next(pages.read(SelectionRequest("others", version, "me", job.id), "me", lambda: False))
+    counted = shop.desk.ledger.snapshot()
+    assert counted["headwater_selected_total"]["chosen"] == COUNT  # type: ignore[index]
+    assert counted["headwater_bytes_sent_total"]["selection"] == 12 * COUNT  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (None, "told by which selector"),
+        (SelectionWish("dance"), "there is no selector 'dance'; choose from"),
+        (SelectionWish("uniform", {"size": 1}), "selector 'uniform' has no parameter 'size'"),
+        (SelectionWish("uniform", {"share": 7.0}), "share is 7.0"),
+        (SelectionWish("uniform", vectors="layers"), "vectors of 'layers'"),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused_at_once(
+    desk: JobDesk, wish: SelectionWish | None, said: str
+) -> None:
+    before = listed(desk)
+    with pytest.raises(WrongUse, match=said):
+        start(desk, JobStart("select", "photos", "small", "k", selection=wish), READER)
+    assert [job.id for job in listed(desk)] == [job.id for job in before]
+
+
+def test_without_a_state_there_are_no_selections(shop: Workshop) -> None:
+    studios = Studios(None, shop.desk, shop.cores, feature_bytes=0)
+    with JobDesk(None, shop.desk, studios.open) as bare, pytest.raises(WrongUse, match="--state"):
+        bare.selection("0" * 16)

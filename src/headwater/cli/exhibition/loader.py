@@ -20,6 +20,7 @@ from headwater.loader import Batch, DataLoader
 from headwater.report import Sheet
 from headwater.report.loader import TrainingRun, loader_chapter
 from headwater.report.pictures import contact_sheet, to_pixels
+from headwater.select.selecting import Selector
 from headwater.store import Dataset, open
 
 PIXELS = 64
@@ -43,17 +44,17 @@ def show_loader(photos: Path, *, epochs: int, seed: int) -> tuple[Exhibit, nn.Mo
     torch.manual_seed(seed)
     data = open(photos)
     training, held_back = data.split(0.8, 0.2, seed=seed)
-    loader = _training_loader(training, seed)
+    loader = training_loader(training, seed, epochs=epochs)
     validation = DataLoader(held_back, plain_steps(), batch_size=_BATCH, progress=False)
     network = small_network(len(data.classes))
-    trainer = Trainer(network, epochs * len(loader))
+    trainer = Trainer(network)
     proof = ResumeProof(at=max(1, len(loader) // 2))
     shares = []
     for epoch in range(epochs):
         _train_epoch(trainer, loader, proof if epoch == epochs - 1 else None)
         shares.append(evaluate(network, validation))
         say(f"epoch {epoch}: {shares[-1]:.1%} of {len(held_back):,} held-back photos labelled rightly")
-    differing, compared = proof.differing_bytes(_training_loader(training, seed, workers=1))
+    differing, compared = proof.differing_bytes(training_loader(training, seed, workers=1))
     if differing or not compared:
         raise HeadwaterError(f"{differing} of {compared} bytes differ after resuming in mid-epoch")
     run = TrainingRun(
@@ -79,8 +80,25 @@ def _train_epoch(trainer: Trainer, loader: DataLoader, proof: ResumeProof | None
             proof.watch(step, batch, loader)
 
 
-def _training_loader(data: Dataset, seed: int, workers: int | None = None) -> DataLoader:
-    return DataLoader(data, training_steps(), batch_size=_BATCH, shuffle=True, seed=seed, num_workers=workers)
+def training_loader(
+    data: Dataset,
+    seed: int,
+    *,
+    epochs: int | None = None,
+    workers: int | None = None,
+    select: Selector | None = None,
+) -> DataLoader:
+    """As the demo's network is trained."""
+    return DataLoader(
+        data,
+        training_steps(),
+        batch_size=_BATCH,
+        shuffle=True,
+        seed=seed,
+        num_workers=workers,
+        select=select,
+        epochs=epochs,
+    )
 
 
 def training_steps() -> Pipeline:

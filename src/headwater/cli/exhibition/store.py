@@ -97,6 +97,7 @@ class _Rounds:
             shuffle=True,
             seed=self.seed,
             offload=offload,
+            epochs=1,
             progress=False,
         )
 
@@ -107,7 +108,7 @@ class _Rounds:
 
     def _train(self, name: str, loader: DataLoader) -> Passage:
         torch.manual_seed(self.seed)
-        trainer = Trainer(small_network(len(loader.dataset.classes)), len(loader))
+        trainer = Trainer(small_network(len(loader.dataset.classes)))
         link_bytes, connections, begun = self.proxy.bytes_down, self.proxy.connections, time.perf_counter()
         differing = compared = samples = 0
         for batch, ours in zip(trainer.train_epoch(loader), self.expected, strict=True):

@@ -30,6 +30,8 @@ class Step(ABC):
     name: ClassVar[str]
     exact: ClassVar[bool] = False
     """Integer-exact: the same bytes on every CPU, so it may run at a store."""
+    steady: ClassVar[bool] = False
+    """Draws nothing, so that what it makes of an image is the same in every epoch."""
     opaque: ClassVar[bool] = False
     """The output's size is not known before it runs (a user's callable)."""
     crops: ClassVar[bool] = False

@@ -84,6 +84,7 @@ class CentralBox(Box):
     """The box of a given size in the middle, as in torchvision's `CenterCrop`."""
 
     name: ClassVar[str] = "central_box"
+    steady: ClassVar[bool] = True
     size: tuple[int, int]
 
     def __post_init__(self) -> None:

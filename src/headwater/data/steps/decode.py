@@ -19,6 +19,7 @@ class Decode(Step):
 
     name: ClassVar[str] = "decode"
     exact: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
 
     mode: str = "RGB"
     oriented: bool = True

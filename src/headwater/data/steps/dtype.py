@@ -35,6 +35,7 @@ class ToDtype(BatchStep):
     """
 
     name: ClassVar[str] = "to_dtype"
+    steady: ClassVar[bool] = True
     dtype: DtypeName = "float32"
     scale: bool = False
     divide: bool = False
@@ -64,6 +65,7 @@ class Normalize(BatchStep):
     """
 
     name: ClassVar[str] = "normalize"
+    steady: ClassVar[bool] = True
     mean: Sequence[float]
     std: Sequence[float]
     inplace: bool = False

@@ -66,6 +66,7 @@ class Grayscale(Step):
     """The luminance, in one channel or the same in three."""
 
     name: ClassVar[str] = "grayscale"
+    steady: ClassVar[bool] = True
     num_output_channels: int = 1
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ class Pad(Step):
 
     name: ClassVar[str] = "pad"
     exact: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
     padding: int | Sequence[int]
     fill: float | Sequence[float] = 0.0
     padding_mode: str = "constant"
@@ -50,6 +51,7 @@ class PadToFit(Step):
 
     name: ClassVar[str] = "pad_to_fit"
     exact: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
     size: tuple[int, int]
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     fill: float | Sequence[float] = 0.0

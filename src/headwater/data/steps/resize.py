@@ -30,6 +30,7 @@ class Resize(Step):
 
     name: ClassVar[str] = "resize"
     exact: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
     size: int | Sequence[int] | None
     interpolation: InterpolationName = "bilinear"
     max_size: int | None = None

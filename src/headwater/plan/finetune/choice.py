@@ -1,4 +1,4 @@
-"""From measurements to a plan: the quickest cut, the fewest stores and runs that are about as quick."""
+"""From measurements to a plan: of the quickest cuts the one that ships least, and few stores and runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from headwater.plan.finetune.stages import Rates, Stages, Work
 
 SLACK = 0.02
 """By how much of the time a store or a run that is left out may make it longer."""
+TIE = 0.05
+"""By how much of the time a cut that ships fewer bytes may take longer."""
 DOUBT = 1.3
 """Times as long as was estimated: so it must be quicker still, or what was measured is preferred."""
 
@@ -87,7 +89,7 @@ def _check(wish: Wish, *, stores: int, images: int) -> None:
 
 
 def _choose_cut(options: Sequence[Option], wish: Wish, image_bytes: float) -> Cut:
-    """The quickest, where estimates count for longer than they say; of equals the one that ships least."""
+    """Of those about as quick as the quickest the one that ships least; estimates count for longer."""
     named = [option for option in options if wish.cut in (None, option.cut.name)]
     if not named:
         names = ", ".join(option.cut.name for option in options)
@@ -99,7 +101,9 @@ def _choose_cut(options: Sequence[Option], wish: Wish, image_bytes: float) -> Cu
             f"cut at {least.cut.name!r}, {least.cut.bytes:,.0f} bytes would cross for an image of "
             f"{image_bytes:,.0f}; let the images cross instead, or allow it with more_bytes"
         )
-    return min(allowed, key=lambda option: (_sure_seconds(option), option.bytes)).cut
+    enough = (1 + TIE) * min(map(_sure_seconds, allowed))
+    close = [option for option in allowed if _sure_seconds(option) <= enough]
+    return min(close, key=lambda option: (option.bytes, _sure_seconds(option))).cut
 
 
 def _sure_seconds(option: Option) -> float:
@@ -121,11 +125,19 @@ def _explain_cut(options: Sequence[Option], wish: Wish, cut: Cut) -> str:
     if len(options) == 1:
         return f"there is no other cut{without}"
     allowed = [option for option in options if option.cut.name not in refused]
-    seconds = {option.cut.name: option.seconds for option in allowed}
-    quicker = sum(option.cut.estimated and option.seconds < seconds[cut.name] for option in allowed)
+    return f"{_compare(allowed, cut, len(options))}{without}"
+
+
+def _compare(allowed: Sequence[Option], cut: Cut, count: int) -> str:
+    chosen = next(option for option in allowed if option.cut.name == cut.name)
+    quickest = min(allowed, key=_sure_seconds)
+    if _sure_seconds(quickest) < _sure_seconds(chosen):
+        doubt = ", which is an estimate," if quickest.cut.estimated and not cut.estimated else ""
+        return f"of {count} cuts about as quick as {quickest.cut.name}{doubt} and ships less"
+    quicker = sum(option.cut.estimated and option.seconds < chosen.seconds for option in allowed)
     if not cut.estimated and quicker:
-        return f"of {len(options)} cuts {quicker} may be quicker, by less than estimates err{without}"
-    return f"the quickest of {len(options)} cuts{without}"
+        return f"of {count} cuts {quicker} may be quicker, by less than estimates err"
+    return f"the quickest of {count} cuts"
 
 
 def _explain_runs(wish: Wish, runs: int, bound: int) -> str:

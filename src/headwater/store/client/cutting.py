@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from headwater.data import codecs
 from headwater.data.codecs.excerpts import EXCERPT_CUT, EXCERPTS, takes_excerpts
+from headwater.data.codecs.packing import Packing
 from headwater.data.image import Limits
-from headwater.data.image.excerpt import open_excerpt
 from headwater.data.pipeline import Pipeline, library_versions
 from headwater.data.steps.decode import Decode
 from headwater.engine.chain import Box, Chain, find_box
@@ -37,7 +37,7 @@ class Opened:
     """A parcel's samples: steps done, values, and in words what a store did other than it was asked to.
 
     `again` are places whose payload cannot be opened although it came as it was sent: their files are needed.
-    `seconds` is the CPU that opening each took.
+    `seconds` is the CPU that opening each took, `packings` how each was packed.
     """
 
     done: NDArray[np.uint8]
@@ -45,6 +45,7 @@ class Opened:
     seconds: NDArray[np.float32]
     wrong: str = ""
     again: list[int] = field(default_factory=list)
+    packings: dict[int, Packing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ class Cutting:
         reach = _reach(chain, max(way.cut for way in ways), welcomes)
         near = [Offload(min(way.cut, reach), way.codec) for way in ways]
         possible = tuple(_possible(way, welcomes) for way in near)
-        if len(ways) == 1 and possible != tuple(near) and not _is_short(near[0]):
-            codec = near[0].codec
+        only = list(dict.fromkeys(way for way in near if way.cut))
+        if len(only) == 1 and possible != tuple(near) and not _is_short(only[0]):
+            codec = only[0].codec
             _say(f"store {_lacking(codec, welcomes)} has no codec {codec}; it is done without")
         first = chain.pipeline.cut(max(way.cut for way in possible))[0]
         return cls(first, chain.seed, chain.limits, possible)
@@ -130,11 +132,10 @@ class Cutting:
         now = time.thread_time()
         for place, number, shape in zip(places.tolist(), facts["codec"].tolist(), shapes, strict=True):
             codec = self._names[number]
+            packing = self._packing(codec, tuple(shape), parcel.facts[place], boxes.get(place))
             try:
-                if codec in EXCERPTS:
-                    opened.values[place] = self._open_excerpt(parcel, place, boxes[place])
-                else:
-                    opened.values[place] = codecs.decode(codec, opened.values[place], tuple(shape))
+                opened.values[place] = packing.open(opened.values[place], self.limits)
+                opened.packings[place] = packing
             except (SampleCorrupt, SampleTooLarge) as error:
                 # An excerpt of a strange file may be beyond what its coding can hold; pixels always fit.
                 if codec not in EXCERPTS:
@@ -144,20 +145,13 @@ class Cutting:
             begun, now = now, time.thread_time()
             opened.seconds[place] = now - begun
 
-    def _open_excerpt(self, parcel: Parcel, place: int, box: Box | None) -> Any:
-        step, facts = self.pipeline.steps[0], parcel.facts[place]
+    def _packing(self, codec: str, shape: codecs.Shape, facts: np.void, box: Box | None) -> Packing:
+        if codec not in EXCERPTS:
+            return Packing(codec, shape)
+        step = self.pipeline.steps[0]
         assert isinstance(step, Decode)
-        if box is None:
-            raise SampleCorrupt("an excerpt for a crop that does not fit")
-        return open_excerpt(
-            parcel.payloads[place],
-            box,
-            size=(int(facts["source_height"]), int(facts["source_width"])),
-            orientation=int(facts["orientation"]),
-            mode=step.mode,
-            oriented=step.oriented,
-            limits=self.limits,
-        )
+        size = int(facts["source_height"]), int(facts["source_width"])
+        return Packing(codec, shape, box, size, int(facts["orientation"]), step.mode, step.oriented)
 
     def _doubt(
         self,

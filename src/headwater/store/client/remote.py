@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.data.fieldrows import decode_fields
 from headwater.data.index import Index
 from headwater.engine.chain import Chain
-from headwater.engine.fetching import Costs, Fetched, Reader, Wanted
-from headwater.errors import HeadwaterError, SampleError, StoreLost, error_named
+from headwater.engine.fetching import Costs, Fetched, Packed, Reader, Wanted
+from headwater.errors import HeadwaterError, SampleCorrupt, SampleError, StoreLost, error_named
 from headwater.plan.offload import Offload
 from headwater.store.base import Site
 from headwater.store.client.cutting import Cutting, Opened, agree
@@ -229,7 +230,7 @@ class RemoteReader:
         if opened is not None and opened.wrong:
             self._distrust(replica, opened.wrong)
             return self._fetch(given, None, among)
-        found = _collect(parcel, opened, replica.name, costly=given.ways is not None)
+        found = _collect(parcel, opened, given, replica.name)
         for other in among.others(replica):
             if found.failed:
                 found = self._ask_another(found, given, other)
@@ -354,7 +355,7 @@ def _is_full(text: bytes) -> bool:
     return complaint.retry and complaint.kind == "Busy"
 
 
-def _collect(parcel: Parcel, opened: Opened | None, store: str, *, costly: bool) -> Fetched:
+def _collect(parcel: Parcel, opened: Opened | None, wanted: Wanted, store: str) -> Fetched:
     """What a store sent, as far as it was opened, and what it said of samples that it could not send."""
     failed = {place: error_of(text) for place, text in parcel.errors.items()}
     fields = _columns(parcel.fields or [], failed)
@@ -362,12 +363,17 @@ def _collect(parcel: Parcel, opened: Opened | None, store: str, *, costly: bool)
     for place, error in failed.items():
         error.add_note(f"said by store {store}")
         values[place] = None
-    costs = _costs(parcel) if costly else None
+    costs = None if wanted.ways is None else _costs(parcel)
     if opened is None:
         return Fetched(values, fields, failed, bytes_moved=parcel.bytes, costs=costs)
     if costs is not None:
         costs.trainer_seconds[:] = opened.seconds
-    return Fetched(values, fields, failed, opened.done, parcel.bytes, costs)
+    packed = _packed(parcel, opened) if wanted.packed else {}
+    return Fetched(values, fields, failed, opened.done, parcel.bytes, costs, packed)
+
+
+def _packed(parcel: Parcel, opened: Opened) -> dict[int, Packed]:
+    return {place: Packed(parcel.payloads[place], packing) for place, packing in opened.packings.items()}
 
 
 def error_of(text: bytes) -> Exception:
@@ -399,8 +405,8 @@ def _columns(encoded: Sequence[bytes], failed: dict[int, Exception]) -> dict[str
     for place, row in enumerate(encoded):
         if place not in failed:
             try:
-                rows[place] = payloads.decode_fields(row)
-            except Damaged as error:
+                rows[place] = decode_fields(row)
+            except SampleCorrupt as error:
                 failed[place] = SampleError(str(error))
     names = {name for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in sorted(names)}
@@ -422,6 +428,7 @@ def _replaced(found: Fetched, places: NDArray[np.intp], other: Fetched) -> Fetch
         found.done,
         found.bytes_moved + other.bytes_moved,
         found.costs,
+        {place: packed for place, packed in found.packed.items() if place not in places},
     )
 
 
@@ -451,6 +458,11 @@ def join(parts: Sequence[Fetched]) -> Fetched:
         None if all(part.done is None for part in parts) else np.concatenate(done),
         sum(part.bytes_moved for part in parts),
         _join_costs(parts),
+        {
+            begin + place: packed
+            for begin, part in zip(begins, parts, strict=False)
+            for place, packed in part.packed.items()
+        },
     )
 
 

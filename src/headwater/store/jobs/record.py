@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from headwater.data.atomic import replacing
-from headwater.store.wire.messages import FailedSample, JobFacts
+from headwater.store.wire.messages import FailedSample, JobFacts, SelectionWish
 
 log = logging.getLogger("headwater")
 
@@ -20,6 +20,8 @@ RELABEL = "relabel"
 """The kind of job that `store.jobs.relabel` does."""
 QUANTISE = "quantise"
 """The kind of job that `store.jobs.quantise` does."""
+SELECT = "select"
+"""The kind of job that `store.jobs.select` does."""
 MOST_FAILURES = 100
 """Samples that a record names; all are counted."""
 _FINISHED_KEPT = 100
@@ -49,7 +51,8 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     `counts` add up to the samples that were looked at and needed something. `error` says why it failed, or
     what keeps it waiting. Of a job that makes a version, `bound` is what that must reach, `result` its
-    digest, empty where it did not, `said` why, and `figures` what was measured.
+    digest, empty where it did not, `said` why, and `figures` what was measured; of one that selects,
+    `selection` is how, and `result` the digest of what was selected.
     """
 
     id: str
@@ -72,6 +75,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     result: str = ""
     said: str = ""
     figures: dict[str, float] = {}
+    selection: SelectionWish | None = None
 
     @property
     def unfinished(self) -> bool:

@@ -1,11 +1,14 @@
-"""Runs the jobs of a store, one at a time, in a thread of its own; jobs that a crash cut short go on."""
+"""Runs the jobs of a store, one at a time, in a thread of its own; jobs that a crash cut short go on.
+
+Kinds for which somebody waits have a thread to themselves: there, too, one job runs at a time.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -53,30 +56,45 @@ Work = Callable[[Running], None]
 
 
 class Jobs:
-    """The jobs of one store, by id. Safe to use from many threads; `start` and `close` frame its thread."""
+    """The jobs of one store, by id. Safe to use from many threads; `start` and `close` frame its own."""
 
     def __init__(
-        self, folder: JobFolder, kinds: Mapping[str, Work], *, trouble_seconds: float = _TROUBLE_SECONDS
+        self,
+        folder: JobFolder,
+        kinds: Mapping[str, Work],
+        *,
+        apart: Collection[str] = (),
+        trouble_seconds: float = _TROUBLE_SECONDS,
     ) -> None:
-        """After `trouble_seconds` a job that could not go on is tried again."""
+        """Kinds that are `apart` wait for none of the others.
+
+        After `trouble_seconds` a job that could not go on is tried again.
+        """
         self._folder, self._kinds, self._trouble = folder, kinds, trouble_seconds
+        self._apart = frozenset(apart)
         self._records = {record.id: record for record in folder.load()}
         self._changed = threading.Condition()
-        self._current: Running | None = None
+        self._current: dict[str, Running] = {}
         self._stopped: set[str] = set()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="headwater-jobs", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._work, args=(lane,), name="headwater-jobs", daemon=True)
+            for lane in ((False, True) if apart else (False,))
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Leave off; what is unfinished goes on when these records are opened again."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_SECONDS)
+        end = time.monotonic() + _CLOSE_SECONDS
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, end - time.monotonic()))
 
     def add(self, record: JobRecord) -> JobRecord:
         """Begin a job, unless there is one of this id, or an unfinished one that does the same; the job."""
@@ -112,7 +130,7 @@ class Jobs:
             return self._records[id]
 
     def _same(self, wanted: JobRecord) -> JobRecord | None:
-        """An unfinished job with the same kind, dataset, model and options."""
+        """An unfinished job that was asked for in the same way."""
         for record in self._records.values():
             if record.unfinished and record.id not in self._stopped and _aim(record) == _aim(wanted):
                 return record
@@ -120,9 +138,8 @@ class Jobs:
 
     def _shown(self, record: JobRecord) -> JobRecord:
         """As it stands now: the one under way is ahead of its file, unless it was stopped."""
-        current = self._current
-        ahead = current is not None and current.record.id == record.id and record.id not in self._stopped
-        return current.record if current is not None and ahead else record
+        current = self._current.get(record.id)
+        return record if current is None or record.id in self._stopped else current.record
 
     def _keep(self, record: JobRecord) -> None:
         """On disk; what was stopped is said to be so at once, though its thread may not know it yet."""
@@ -132,11 +149,11 @@ class Jobs:
             self._folder.save(record)
             self._records[record.id] = record
 
-    def _work(self) -> None:
-        while (record := self._next()) is not None:
+    def _work(self, apart: bool) -> None:
+        while (record := self._next(apart)) is not None:
             running = Running(record, self._keep, partial(self._is_over, record.id))
             with self._changed:
-                self._current = running
+                self._current[record.id] = running
             try:
                 self._run(running)
             except OSError as error:  # the record itself cannot be written
@@ -144,14 +161,15 @@ class Jobs:
                 self._closing.wait(self._trouble)
             finally:
                 with self._changed:
-                    self._current = None
+                    del self._current[record.id]
 
-    def _next(self) -> JobRecord | None:
-        """The oldest that is unfinished, once there is one; None when it is over."""
+    def _next(self, apart: bool) -> JobRecord | None:
+        """The oldest of these kinds that is unfinished, once there is one; None when it is over."""
         with self._changed:
             while not self._closing.is_set():
                 for record in self._records.values():
-                    if record.unfinished and record.id not in self._stopped:
+                    wanted = (record.kind in self._apart) == apart and record.id not in self._stopped
+                    if wanted and record.unfinished:
                         return record
                 self._changed.wait()
         return None
@@ -185,7 +203,8 @@ class Jobs:
 
 
 def _aim(record: JobRecord) -> tuple[object, ...]:
-    return record.kind, record.dataset, record.version, record.model, record.options, record.bound
+    what = record.kind, record.dataset, record.version, record.model
+    return *what, record.options, record.bound, record.selection
 
 
 def _told(error: Exception) -> str:

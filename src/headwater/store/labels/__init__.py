@@ -15,18 +15,24 @@ from headwater.store.labels.rows import LabelRows, Source
 if TYPE_CHECKING:
     from headwater.store.labels.database import LabelDatabase
 
-__all__ = ["AT_A_STORE", "LabelRows", "Source", "default_place", "open_labels"]
+__all__ = ["AT_A_STORE", "LabelRows", "Source", "chosen_place", "default_place", "open_labels"]
 
 AT_A_STORE = (
-    "a store does not send its labels: name the file STATE/labels.db on its machine, or start it with "
-    "`--labels URL` of a PostgreSQL database and name that"
+    "of a store's labels, `headwater labels` searches, counts and exports what it sends, and `headwater "
+    "finetune` without --db learns that; for all else name the file STATE/labels.db on its machine, or the "
+    "URL that it was given as --labels"
 )
 """For who looks for the labels of a store from elsewhere."""
 
 
+def chosen_place() -> str | None:
+    """`$HEADWATER_LABELS`, if it is set."""
+    return os.environ.get("HEADWATER_LABELS") or None
+
+
 def default_place() -> str:
     """`$HEADWATER_LABELS`, else `labels.db` in the user's data folder, which is made."""
-    chosen = os.environ.get("HEADWATER_LABELS")
+    chosen = chosen_place()
     if chosen:
         return chosen
     base = os.environ.get("XDG_DATA_HOME")

@@ -27,18 +27,17 @@ from headwater.store.labels import (
 )
 from headwater.store.labels.announced import Announced
 from headwater.store.labels.classes import ClassList
-from headwater.store.labels.exchange.sheet import Naming, Sheet, to_label_rows
-from headwater.store.labels.queries import ALL, LabelQuery
+from headwater.store.labels.exchange.sheet import Sheet, to_label_rows, to_sheet
+from headwater.store.labels.page import Glossary, LabelPage
 from headwater.store.labels.reviewing import QUEUES, Asked, Review, VersionDiff
 from headwater.store.labels.revisions import Deed, Revision, Written
 from headwater.store.labels.rows import LabelRows, Source, check_samples
 from headwater.store.labels.schema import IN_FORCE, OPINION
 from headwater.store.labels.schema import revisions as log
+from headwater.store.labels.wanted import ALL, BEFORE_ALL, LabelQuery
 from headwater.store.labels.writing import Change
 
 WAIT_SECONDS = 30.0
-BEFORE_ALL = -1
-"""Where the first page of samples begins: ids are not negative."""
 
 
 class LabelDatabase:
@@ -214,6 +213,36 @@ class LabelDatabase:
             there = classes.load(connection, number)
             return queries.page(connection, number, query, there, after=after, limit=limit)
 
+    def page(
+        self,
+        dataset: str,
+        query: LabelQuery = ALL,
+        *,
+        after: int = BEFORE_ALL,
+        limit: int = 1000,
+        opinions: bool = False,
+    ) -> LabelPage:
+        """What `search` gives, and what its numbers mean; `opinions`: and what models say against the rows.
+
+        It may hold fewer rows, or none, although there are more: no more than `LOOKED_AT` are gone through.
+        """
+        with self._reading() as connection:
+            number = datasets.find(connection, dataset)
+            there = classes.load(connection, number)
+            last = queries.end_of(connection, number, after=after, rows=queries.LOOKED_AT)
+            rows = queries.page(connection, number, query, there, after=after, limit=limit, last=last)
+            others = None
+            if opinions:
+                others = queries.look_up(connection, number, rows.samples, there, layer=OPINION)
+            following = int(rows.samples[-1]) if len(rows) == limit else last
+            state = revisions.state(connection)
+            return LabelPage(rows, _glossary(connection, there), following, others, state)
+
+    def glossary(self, dataset: str) -> Glossary:
+        """What the numbers in rows of this dataset mean."""
+        with self._reading() as connection:
+            return _glossary(connection, classes.load(connection, datasets.find(connection, dataset)))
+
     def scan(self, dataset: str, query: LabelQuery = ALL) -> Iterator[LabelRows]:
         """All rows, in order of id, in parts, as they were at one moment."""
         with self._reading() as connection:
@@ -304,13 +333,13 @@ class LabelDatabase:
         """Rows with names instead of numbers, for files; `opinions` brings those of contradicting models."""
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            naming = Naming.load(connection, number)
-            for rows in queries.stream(connection, number, query, naming.classes):
+            there = classes.load(connection, number)
+            glossary = _glossary(connection, there)
+            for rows in queries.stream(connection, number, query, there):
                 others = None
                 if opinions:
-                    there = naming.classes
                     others = queries.look_up(connection, number, rows.samples, there, layer=OPINION)
-                yield naming.sheet(rows, others)
+                yield to_sheet(glossary, rows, others)
 
     def take_in(self, dataset: str, sheets: Iterable[Sheet], *, author: str = "", note: str = "") -> Written:
         """Write all sheets as one revision, or, if one of them raises, nothing."""
@@ -377,6 +406,11 @@ def open_database(
         engine.dispose()
         raise
     return LabelDatabase(engine, clock=clock)
+
+
+def _glossary(connection: sa.Connection, there: ClassList) -> Glossary:
+    known = announced.known(connection)
+    return Glossary(there.names, {version.number: version.digest for version in known})
 
 
 def _only_model(rows: LabelRows) -> int | None:

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from headwater.errors import WrongUse
 from headwater.store.labels import announced
 from headwater.store.labels.classes import ClassList
 from headwater.store.labels.rows import NO_MODEL, LabelRows, Source
 from headwater.store.labels.schema import IN_FORCE, OPINION, labels, layer_is
 from headwater.store.labels.staging import asked, stage_samples
+from headwater.store.labels.wanted import LabelQuery
 
 FETCHED_AT_ONCE = 10_000
-Range = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class LabelQuery:
-    """What rows must be like; what is left out holds for all. Ranges include both ends.
-
-    `classes` are names; `model` and `older_than` are versions as `LabelDatabase.model` finds them: only rows
-    of that one, and only rows of models that were announced before it.
-    """
-
-    classes: tuple[str, ...] = ()
-    scores: Range | None = None
-    margins: Range | None = None
-    sources: tuple[Source, ...] = ()
-    model: str | None = None
-    older_than: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("scores", "margins"):
-            found = getattr(self, name)
-            if found is not None and not found[0] <= found[1]:
-                raise WrongUse(f"the range of {name}, {found[0]:g} to {found[1]:g}, holds nothing")
-
-
-ALL = LabelQuery()
+LOOKED_AT = 500_000
+"""Rows that are gone through for one page, however few of them it may hold: it is answered soon."""
 
 
 def columns_of(table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
@@ -60,12 +35,28 @@ def to_rows(fetched: Sequence[Sequence[Any]], there: ClassList) -> LabelRows:
 
 
 def page(
-    connection: sa.Connection, dataset: int, query: LabelQuery, there: ClassList, *, after: int, limit: int
+    connection: sa.Connection,
+    dataset: int,
+    query: LabelQuery,
+    there: ClassList,
+    *,
+    after: int,
+    limit: int,
+    last: int | None = None,
 ) -> LabelRows:
-    """The first rows with ids above `after`, in order of id."""
+    """The first rows with ids above `after`, and not above `last`, in order of id."""
     conditions = [labels.c.sample > after, *_conditions(connection, query)]
+    if last is not None:
+        conditions.append(labels.c.sample <= last)
     rows = [_select(dataset, conditions, label).limit(limit) for label in _members(query, there)]
     return to_rows(connection.execute(_together(rows).limit(limit)).all(), there)
+
+
+def end_of(connection: sa.Connection, dataset: int, *, after: int, rows: int) -> int | None:
+    """The id of the row in force that is so many behind `after`; None where there are fewer."""
+    where = (labels.c.dataset == dataset, layer_is(IN_FORCE), labels.c.sample > after)
+    query = sa.select(labels.c.sample).where(*where).order_by(labels.c.sample)
+    return connection.execute(query.offset(rows - 1).limit(1)).scalar()
 
 
 def stream(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -91,6 +92,15 @@ def find(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> Revi
     """The newest revision for which all this holds."""
     listed = listing(connection, *conditions, limit=1)
     return listed[0] if listed else None
+
+
+def state(connection: sa.Connection) -> str:
+    """A digest of the log, in short: another after each change of rows, and in another database."""
+    of = revisions.c
+    sums = [sa.func.sum(column) for column in (of.wrote, of.kept)]
+    columns = (sa.func.count(), sa.func.max(of.number), sa.func.min(of.time), sa.func.max(of.time), *sums)
+    found = connection.execute(sa.select(*columns)).one()
+    return hashlib.blake2b(" ".join(map(str, found)).encode(), digest_size=16).hexdigest()
 
 
 def listing(connection: sa.Connection, *conditions: sa.ColumnElement[bool], limit: int) -> list[Revision]:

@@ -98,6 +98,11 @@ class LabelRows:
         """The rows at these places, in this order."""
         return LabelRows(*(column[places] for column in self.columns()))
 
+    def join(self, *others: LabelRows) -> LabelRows:
+        """These rows, and those of the others behind them."""
+        columns = zip(*(rows.columns() for rows in (self, *others)), strict=True)
+        return LabelRows(*(np.concatenate(column) for column in columns))
+
     def columns(self) -> tuple[NDArray[Any], ...]:
         """All columns in the order of the fields."""
         return tuple(getattr(self, field.name) for field in fields(self))

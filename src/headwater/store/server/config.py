@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -20,20 +19,12 @@ from typing import Any
 
 import msgspec
 
+from headwater.data.bytecount import parse_bytes
 from headwater.data.image import Limits
 from headwater.engine.budget import Budget
 from headwater.errors import MissingExtra, WrongUse
 from headwater.store.wire.messages import DATASET_NAME
 
-UNITS = {"B": 1} | {
-    f"{letter}{ending}": base**power
-    for ending, base in (("B", 1000), ("iB", 1024))
-    for power, letter in enumerate("KMGT", start=1)
-}
-"""Unit > bytes; letters count in either case."""
-
-_FOLDED = {unit.lower(): size for unit, size in UNITS.items()}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[^\[\]/]+\]|[^\[\]:/\s]+):(\d{1,5})")
 _SCHEME = re.compile(r"[a-z][a-z0-9+]*://")
 _SHARD = re.compile(r"(?i)\.(tar|parquet)$")
@@ -170,19 +161,6 @@ def to_plain(config: ServeConfig) -> dict[str, Any]:
     plain = _without_none(msgspec.to_builtins(dataclasses.asdict(config), enc_hook=str))
     assert isinstance(plain, dict)
     return plain
-
-
-def parse_bytes(written: str | int) -> int:
-    """A number of bytes, written as 1073741824, "512MB" or "2GiB"."""
-    if isinstance(written, int) and not isinstance(written, bool):
-        return written
-    match = _SIZE.fullmatch(str(written).strip())
-    unit = match and _FOLDED.get(match[2].lower() or "b")
-    if not match or not unit:
-        raise WrongUse(
-            f"{written!r} is no number of bytes; write 1073741824, 512MB or 2GiB ({', '.join(UNITS)})"
-        )
-    return int(Decimal(match[1]) * unit)
 
 
 def split_address(written: str) -> tuple[str, int]:

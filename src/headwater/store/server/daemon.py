@@ -27,12 +27,14 @@ from headwater.store.server.guard import ANONYMOUS, Caller, Guard
 from headwater.store.server.http import HttpServer
 from headwater.store.server.jobdesk import JobDesk
 from headwater.store.server.keeping import Keeper
+from headwater.store.server.labeldesk import LabelDesk
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.modeldesk import ModelDesk
 from headwater.store.server.pacing import Pacing
 from headwater.store.server.posting import Posting
 from headwater.store.server.predicting import Predictor
 from headwater.store.server.prefix import Prefix
+from headwater.store.server.selected import SelectionDesk
 from headwater.store.server.sending import Sending, hang_up
 from headwater.store.server.service import Service
 from headwater.store.server.state import State
@@ -163,7 +165,13 @@ class Daemon:
         self._watch(desk, cores)
         guard = Guard(self._tokens, open_to_all=not self._tokens, audit=self._audit)
         self._sending = Sending(config.send_seconds)
-        self._service = service = self._listen(desk, guard, FeatureDesk(desk, studios.answer))
+        self._service = service = self._listen(
+            desk,
+            guard,
+            features=FeatureDesk(desk, studios.answer),
+            labels=LabelDesk(self._state, desk),
+            selections=SelectionDesk(desk, self._jobs.selection),
+        )
         stack.callback(_shut_down, service)
         http = self._listen_http(guard, stack)
         self._talk.http = http or 0
@@ -222,7 +230,15 @@ class Daemon:
         for name, value in gauges.items():
             self._ledger.watch(name, value)
 
-    def _listen(self, desk: Desk, guard: Guard, features: FeatureDesk) -> Service:
+    def _listen(
+        self,
+        desk: Desk,
+        guard: Guard,
+        *,
+        features: FeatureDesk,
+        labels: LabelDesk,
+        selections: SelectionDesk,
+    ) -> Service:
         location = _address("grpc+tls" if self._tls else "grpc", self._config.listen, None)
         arguments: dict[str, Any] = dict(self._tls.flight_arguments())
         try:
@@ -232,6 +248,8 @@ class Daemon:
                 self._talk,
                 guard,
                 features=features,
+                labels=labels,
+                selections=selections,
                 audit=self._audit,
                 sending=self._sending,
                 **arguments,

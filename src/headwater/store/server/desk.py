@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headwater.data.fieldrows import encode_fields
 from headwater.data.image import Limits
 from headwater.engine.budget import Budget, Busy, Turn, Turnstile
 from headwater.engine.fetching import Fetched, fetch_files
@@ -216,7 +217,7 @@ class Desk:
         encoded = []
         for place in range(len(found.values)):
             try:
-                encoded.append(payloads.encode_fields(found.fields, place))
+                encoded.append(encode_fields(found.fields, place))
             except SampleError as error:
                 errors[place] = complain(error, store)
                 encoded.append(b"")

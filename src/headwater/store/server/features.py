@@ -16,7 +16,7 @@ from headwater.store.server.decoding import Asker
 from headwater.store.server.desk import Desk, complain, parse_ids
 from headwater.store.server.prefix import modest
 from headwater.store.server.studios import Studio
-from headwater.store.wire import payloads
+from headwater.store.wire import payloads, vectors
 from headwater.store.wire.messages import FeatureRequest
 from headwater.store.wire.payloads import Parcel
 
@@ -41,7 +41,7 @@ class FeatureDesk:
     def read(
         self, request: FeatureRequest, caller: str, gone: Callable[[], bool], seal: int = 0
     ) -> Iterator[Any]:
-        """One batch, as `Desk.read` makes it, whose payloads are vectors of float16, little-endian.
+        """One batch, as `Desk.read` makes it, whose payloads are vectors of float16, packed if asked for.
 
         Raises `ModelNotFound` for a trunk or a cut that is not here, `WrongUse` for steps that may not run
         here, and for more bytes than are answered at once.
@@ -52,7 +52,9 @@ class FeatureDesk:
         studio, who = self._open(request), (caller, request.client)
         memory = min(_COPIES * self._weigh(studio, len(ids)), int(VECTORS_SHARE * self._desk.budget.memory))
         with self._room.enter(*who, memory=memory, patience=_PATIENCE, gone=gone):
-            parcel = self._make(studio, ids, Asker(*who, "read", gone))
+            made = self._make(studio, ids, Asker(*who, "read", gone))
+            parcel = made.parcel(packed=request.packed)
+            del made
             self._desk.ledger.add("headwater_bytes_sent_total", parcel.bytes, "features")
             batch = payloads.pack(parcel, seal)
             del parcel
@@ -68,7 +70,7 @@ class FeatureDesk:
             )
         return total
 
-    def _make(self, studio: Studio, ids: NDArray[np.int64], asker: Asker) -> Parcel:
+    def _make(self, studio: Studio, ids: NDArray[np.int64], asker: Asker) -> _Made:
         made = _Made(ids, studio)
         kept = studio.kept()
         if kept is not None:
@@ -85,7 +87,7 @@ class FeatureDesk:
                 made.errors |= {failed.id: failed.error for failed in batch.failures}
                 self._count("made", len(batch.ids))
                 self._count("failed", len(batch.failures))
-        return made.parcel()
+        return made
 
     def _count(self, outcome: str, samples: int) -> None:
         self._desk.ledger.add("headwater_features_total", samples, outcome)
@@ -107,14 +109,15 @@ class _Made:
         for id, row in zip(ids.tolist(), rows.astype("<f2", copy=False), strict=True):
             self._rows[id] = row.tobytes()
 
-    def parcel(self) -> Parcel:
+    def parcel(self, *, packed: bool) -> Parcel:
         ids = self._ids.tolist()
+        rows = {id: vectors.pack(row) for id, row in self._rows.items()} if packed else self._rows
         errors = {
             place: complain(self.errors[id], self._studio.store)
             for place, id in enumerate(ids)
             if id in self.errors
         }
-        return Parcel(self._ids, [self._rows.get(id) for id in ids], errors)
+        return Parcel(self._ids, [rows.get(id) for id in ids], errors)
 
 
 def _check(steps: Sequence[Mapping[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -23,9 +23,20 @@ from headwater.errors import (
 )
 from headwater.models.version import ModelVersion
 from headwater.store.jobs.quantise import HOLD, Kiln, quantise
-from headwater.store.jobs.record import QUANTISE, RELABEL, JobFolder, JobRecord, now, to_facts
+from headwater.store.jobs.record import (
+    QUANTISE,
+    RELABEL,
+    SELECT,
+    JobFolder,
+    JobRecord,
+    models_in_use,
+    now,
+    to_facts,
+)
 from headwater.store.jobs.relabel import Workplace, relabel
 from headwater.store.jobs.runner import Jobs, Paused, Running
+from headwater.store.jobs.select import Sieve, check_wish, select
+from headwater.store.jobs.selections import Kept, Selections
 from headwater.store.server.decoding import Asker
 from headwater.store.server.desk import Desk
 from headwater.store.server.engines import AT_ONCE
@@ -45,8 +56,9 @@ OpenStudio = Callable[[str, ModelVersion], Studio]
 
 _ITSELF = "the store"
 _SCOPE = "jobs"
-_FURTHER_SCOPES = {RELABEL: ("labels",), QUANTISE: ("models",)}
-"""What a kind of job takes beside that: it writes labels, or puts a model in force."""
+_FURTHER_SCOPES = {RELABEL: ("labels",), QUANTISE: ("models",), SELECT: ("read",)}
+"""What a kind of job takes beside that: it writes labels, puts a model in force, or tells of samples."""
+_PRIORITIES = {SELECT: "select"}
 _PRIORITY = "relabel"
 
 
@@ -59,9 +71,13 @@ class JobDesk:
     def __init__(self, state: State | None, desk: Desk, open_studio: OpenStudio) -> None:
         self._state, self._desk, self._open = state, desk, open_studio
         threads = math.ceil(desk.budget.cores)
-        self._crew = Crew(threads, threads + 1)
-        kinds = {RELABEL: self._relabel, QUANTISE: self._quantise}
-        self._jobs = None if state is None else Jobs(JobFolder(state.subfolder("jobs")), kinds)
+        self._crew, self._selecting = Crew(threads, threads + 1), Crew(threads, threads + 1)
+        self._jobs = None if state is None else self._open_jobs(state)
+
+    def _open_jobs(self, state: State) -> Jobs:
+        kinds = {RELABEL: self._relabel, QUANTISE: self._quantise, SELECT: self._select}
+        # a training run waits for its selection: it does not stand behind a relabel of hours
+        return Jobs(JobFolder(state.subfolder("jobs")), kinds, apart=(SELECT,))
 
     def __enter__(self) -> JobDesk:
         if self._jobs is not None:
@@ -72,6 +88,7 @@ class JobDesk:
         if self._jobs is not None:
             self._jobs.close()
         self._crew.close()
+        self._selecting.close()
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -86,6 +103,12 @@ class JobDesk:
     def unfinished(self) -> int:
         """Jobs that wait or run."""
         return 0 if self._jobs is None else self._jobs.unfinished
+
+    def selection(self, job: str) -> Kept:
+        """What a job has selected; raises `WrongUse` where that is not, or no longer, kept."""
+        if self._state is None:
+            raise WrongUse("this store keeps no jobs; start it with --state FOLDER")
+        return selections_of(self._state).get(job)
 
     def withdraw(self, model: str) -> list[str]:
         """End the jobs that label with a version; their ids."""
@@ -125,6 +148,8 @@ class JobDesk:
         index = self._desk.datasets[asked.dataset].index
         assert self._state is not None
         version = self._state.registry.choose(asked.model)
+        if asked.kind == SELECT:
+            check_wish(asked.selection)
         if asked.kind == RELABEL:
             # A database that is away is waited for; one that cannot be opened at all is told of now.
             with suppress(Unreachable):
@@ -140,6 +165,7 @@ class JobDesk:
             options=_options(asked),
             bound=asked.bound,
             total=len(index),
+            selection=asked.selection if asked.kind == SELECT else None,
         )
         return to_facts(self.jobs.add(record))
 
@@ -156,6 +182,9 @@ class JobDesk:
 
     def _quantise(self, running: Running) -> None:
         self._do(running, lambda: quantise(self._kiln(running), running))
+
+    def _select(self, running: Running) -> None:
+        self._do(running, lambda: select(self._sieve(running), running))
 
     def _do(self, running: Running, work: Callable[[], None]) -> None:
         """Raises `Paused` for what passes, and errors without where the store's folder lies."""
@@ -177,7 +206,7 @@ class JobDesk:
     def _workplace(self, running: Running) -> Workplace:
         assert self._state is not None
         record = running.record
-        asker = Asker(_ITSELF, record.id, _PRIORITY, running.over)
+        asker = _asker(running)
         return Workplace(
             dataset=record.dataset,
             index=self._desk.datasets[record.dataset].index,
@@ -185,13 +214,13 @@ class JobDesk:
             registry=self._state.registry,
             features=lambda version: self._studio(record, version).kept(),
             extraction=lambda version: self._studio(record, version).extraction(asker, self._crew),
-            counted=self._count,
+            counted=lambda counts: self._count("headwater_labels_total", counts),
         )
 
     def _kiln(self, running: Running) -> Kiln:
         assert self._state is not None
         record, registry = running.record, self._state.registry
-        asker = Asker(_ITSELF, record.id, _PRIORITY, running.over)
+        asker = _asker(running)
         studio = self._studio(record, registry.version(record.model))
         layers = studio.engines.borrow(studio.version, asker)
         return Kiln(
@@ -202,6 +231,26 @@ class JobDesk:
             turn=lambda: studio.engines.turn(AT_ONCE * layers.seconds, asker, memory=0),
         )
 
+    def _sieve(self, running: Running) -> Sieve:
+        assert self._state is not None
+        record, state, asker = running.record, self._state, _asker(running)
+
+        def turn(seconds: float) -> AbstractContextManager[None]:
+            studio = self._open(record.dataset, state.registry.version(record.model))
+            return studio.engines.turn(seconds, asker, memory=0)
+
+        return Sieve(
+            dataset=record.dataset,
+            index=self._desk.datasets[record.dataset].index,
+            registry=state.registry,
+            selections=selections_of(state),
+            features=lambda version: self._studio(record, version).kept(),
+            extraction=lambda version: self._studio(record, version).extraction(asker, self._selecting),
+            turn=turn,
+            in_use=lambda: models_in_use(state.subfolder("jobs")),
+            counted=lambda counts: self._count("headwater_selected_total", counts),
+        )
+
     def _studio(self, record: JobRecord, version: ModelVersion) -> Studio:
         """Raises `DatasetStale`: an inbox that is sealed meanwhile has another version."""
         studio = self._open(record.dataset, version)
@@ -209,9 +258,19 @@ class JobDesk:
             raise DatasetStale(f"dataset {record.dataset!r} has another version by now; start another job")
         return studio
 
-    def _count(self, counts: Mapping[str, int]) -> None:
+    def _count(self, metric: str, counts: Mapping[str, int]) -> None:
         for name, count in counts.items():
-            self._desk.ledger.add("headwater_labels_total", count, name)
+            self._desk.ledger.add(metric, count, name)
+
+
+def selections_of(state: State) -> Selections:
+    """What the jobs of a store have selected."""
+    return Selections(state.subfolder("selections"))
+
+
+def _asker(running: Running) -> Asker:
+    record = running.record
+    return Asker(_ITSELF, record.id, _PRIORITIES.get(record.kind, _PRIORITY), running.over)
 
 
 def _away(error: HeadwaterError) -> str:
@@ -234,6 +293,8 @@ def _options(asked: JobStart) -> dict[str, bool]:
     """What a job of this kind can be told."""
     if asked.kind == QUANTISE:
         return {HOLD: asked.hold}
+    if asked.kind == SELECT:
+        return {}
     return {"opinions": asked.opinions, "over_imports": asked.over_imports}
 
 

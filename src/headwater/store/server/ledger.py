@@ -39,7 +39,19 @@ METRICS: dict[str, Metric] = {
         "counter",
         "Bytes of payload sent to clients.",
         "kind",
-        ("raw", "pixels", "zstd", "jxl1", "jxl3", *EXCERPTS, "index", "fields", "features"),
+        (
+            "raw",
+            "pixels",
+            "zstd",
+            "jxl1",
+            "jxl3",
+            *EXCERPTS,
+            "index",
+            "fields",
+            "features",
+            "labels",
+            "selection",
+        ),
     ),
     "headwater_bytes_received_total": Metric(
         "counter", "Bytes that clients sent for the store to keep.", "kind", ("model", "image")
@@ -61,6 +73,12 @@ METRICS: dict[str, Metric] = {
         "Samples that jobs have labelled anew.",
         "outcome",
         ("labelled", "unchanged", "changed", "skipped", "failed", "protected"),
+    ),
+    "headwater_selected_total": Metric(
+        "counter",
+        "Samples that jobs have looked at to select some of them.",
+        "outcome",
+        ("scored", "unlabelled", "failed", "chosen"),
     ),
     "headwater_predictions_total": Metric(
         "counter", "Images that were sent for a prediction.", "outcome", ("made", "kept", "failed")

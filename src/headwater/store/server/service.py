@@ -23,12 +23,14 @@ from headwater.store.server.audit import AuditLog
 from headwater.store.server.desk import Desk
 from headwater.store.server.features import FeatureDesk
 from headwater.store.server.guard import Caller, Guard
+from headwater.store.server.labeldesk import LabelDesk
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.noting import ADDED_UP, facts_in
 from headwater.store.server.peers import limited_address
+from headwater.store.server.selected import SelectionDesk
 from headwater.store.server.sending import Sending
 from headwater.store.server.talk import Stay, Talk
-from headwater.store.wire import messages, pages
+from headwater.store.wire import labelpages, messages, pages
 from headwater.store.wire.messages import (
     ACTIONS,
     CHANGES,
@@ -37,8 +39,10 @@ from headwater.store.wire.messages import (
     Complaint,
     FeatureRequest,
     IndexRequest,
+    LabelRequest,
     ReadRequest,
     Request,
+    SelectionRequest,
 )
 from headwater.store.wire.payloads import CUT, RAW, seal_of
 
@@ -150,6 +154,10 @@ def clip(text: str) -> str:
     return text if len(text) * 4 <= _TEXT_BYTES else text.encode()[:_TEXT_BYTES].decode(errors="ignore")
 
 
+def _compressed() -> pa.ipc.IpcWriteOptions:
+    return pa.ipc.IpcWriteOptions(compression="zstd")
+
+
 class Service(flight.FlightServerBase):  # type: ignore[misc]
     """A desk and its talk behind Flight."""
 
@@ -161,12 +169,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         guard: Guard,
         *,
         features: FeatureDesk,
+        labels: LabelDesk,
+        selections: SelectionDesk,
         audit: AuditLog,
         sending: Sending,
         **tls: Any,
     ) -> None:
         self._desk, self._talk, self._guard, self._audit = desk, talk, guard, audit
-        self._features = features
+        self._features, self._labels, self._selections = features, labels, selections
         self._sending = sending
         self._ledger: Ledger = desk.ledger
         super().__init__(location, middleware={"headers": _HeadersFactory()}, **tls)
@@ -196,6 +206,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(request, FeatureRequest):
             found = self._features.read(request, call.who[0], call.gone, call.seal)
             return flight.GeneratorStream(RAW, self._send(call, found))
+        if isinstance(request, LabelRequest):
+            rows = self._labels.read(request, call.who[0], call.gone, call.seal)
+            return flight.GeneratorStream(labelpages.SCHEMA, self._send(call, rows), options=_compressed())
+        if isinstance(request, SelectionRequest):
+            page = self._selections.read(request, call.who[0], call.gone, call.seal)
+            return flight.GeneratorStream(pages.SELECTION, self._send(call, page))
         if isinstance(request, IndexRequest):
             return self._index(request, call)
         return self._blocks(request, call)
@@ -239,8 +255,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
         rows = min(request.rows or pages.ROWS, pages.ROWS, len(index))
         sent = self._send(call, self._desk.send(page, call.who, size=rows * _INDEX_ROW_BYTES, gone=call.gone))
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        return flight.GeneratorStream(schema, sent, options=options)
+        return flight.GeneratorStream(schema, sent, options=_compressed())
 
     def _blocks(self, request: BlocksRequest, call: _Call) -> flight.GeneratorStream:
         found = self._desk.find(request.dataset, request.version).blocks()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOCK = "lock"
+_LABELS = "labels.db"
 
 
 class State:
@@ -59,6 +60,13 @@ class State:
         """The labels; raises `MissingExtra` where what they need is not installed."""
         return self._part("labels", self._open_labels)
 
+    @property
+    def kept_labels(self) -> LabelDatabase | None:
+        """The labels, None where none were kept yet: to look makes no file."""
+        if self._labels is None and not (self.folder / _LABELS).exists():
+            return None
+        return self.labels
+
     def subfolder(self, name: str) -> Path:
         """A folder below this one, made if need be."""
         path = self.folder / name
@@ -89,7 +97,7 @@ class State:
         return Registry(self.models)
 
     def _open_labels(self) -> LabelDatabase:
-        database = open_labels(self._labels or self.folder / "labels.db")
+        database = open_labels(self._labels or self.folder / _LABELS)
         self._ending.callback(database.close)
         return database
 

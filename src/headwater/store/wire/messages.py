@@ -168,7 +168,7 @@ class FeatureRequest(Message, frozen=True, tag="features"):
 
     `model` is a trunk's digest. `steps` are those per sample that images go through before it, if not the
     model's own; `seed` and `epoch` key their draws. `cut` names a tensor of the trunk's graph that is wanted
-    in the place of the features; empty: none.
+    in the place of the features; empty: none. Vectors may come `packed`, see `vectors`.
     """
 
     dataset: Name
@@ -180,6 +180,43 @@ class FeatureRequest(Message, frozen=True, tag="features"):
     seed: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
     epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
     cut: Name = ""
+    packed: bool = False
+
+
+class SelectionRequest(Message, frozen=True, tag="selection"):
+    """Rows of what a job has selected, from `start` on."""
+
+    dataset: Name
+    version: Name
+    client: Name
+    job: Name
+    start: Count = 0
+    rows: Count = 0
+
+
+class LabelRequest(Message, frozen=True, tag="labels"):
+    """Rows of the labels that the store keeps of a dataset, in order of id, those with ids above `after`.
+
+    `classes`, `scores`, `margins`, `sources`, `model` and `older_than` are those of a `LabelQuery`; what is
+    empty holds for all rows. `rows` is how many may come. `opinions` asks for what models say against them
+    too, `counts` for how many rows each class has, and for none of them. `known` is the digest of the names
+    and versions that the client has: they come again only if there are others by now.
+    """
+
+    dataset: Name
+    version: Name
+    client: Name
+    after: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)] = -1
+    rows: Count = 0
+    classes: Annotated[list[Text], msgspec.Meta(max_length=64)] = []
+    scores: tuple[float, float] | None = None
+    margins: tuple[float, float] | None = None
+    sources: Annotated[list[Name], msgspec.Meta(max_length=3)] = []
+    model: Name = ""
+    older_than: Name = ""
+    opinions: bool = False
+    counts: bool = False
+    known: Name = ""
 
 
 class Release(Message, frozen=True):
@@ -287,12 +324,34 @@ class Shipment(Message, frozen=True):
     delta: bytes
 
 
+class SelectionWish(Message, frozen=True):
+    """By which selector samples are chosen, and for which epoch of how many, if that is known.
+
+    `parameters` are its own, those that are not as by default. `seed` and `epoch` key what it draws,
+    `stalled` is the share of its time that training waits for data. `vectors` says what tells samples apart,
+    for selectors that look at that: `logits` or `weights`, by which the gradient of the loss is taken.
+    `run` is a name that the caller has for its training run: selectors that learn from several rounds find
+    what earlier ones with this name have found; `ends` says that no other comes.
+    """
+
+    selector: Name
+    parameters: Annotated[dict[Name, bool | int | float | Name | None], msgspec.Meta(max_length=64)] = {}
+    seed: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)] = 0
+    epochs: Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    stalled: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    vectors: Name = "logits"
+    run: Name = ""
+    ends: bool = False
+
+
 class JobStart(Message, frozen=True):
     """Begin a job. `model` is a digest, its beginning, or a name: the version in force there.
 
     `key` is the caller's own for this job: sent again, it finds the same one. To relabel, `opinions` asks the
     model about samples with somebody else's label too, `over_imports` lets it replace labels that came with
     the data. To quantise, `bound` is the share of labels that must stay, and `hold` leaves in force what is.
+    To select, `selection` says how.
     """
 
     kind: Name
@@ -303,6 +362,7 @@ class JobStart(Message, frozen=True):
     over_imports: bool = False
     bound: float = 0.0
     hold: bool = False
+    selection: SelectionWish | None = None
 
 
 class JobQuery(Message, frozen=True):
@@ -328,7 +388,8 @@ class FailedSample(Message, frozen=True):
 class JobFacts(Message, frozen=True):
     """One job: what it is about, how far it is (`done` of `total` samples), and what became of them.
 
-    Where it made a version, `result` is its digest; `said` is what it found in a line, `figures` in numbers.
+    Where it made a version, or a selection, `result` is its digest; `said` is what it found in a line,
+    `figures` in numbers.
     """
 
     id: str
@@ -398,7 +459,7 @@ class SealedInbox(Message, frozen=True):
     shards: int = 0
 
 
-Request = ReadRequest | IndexRequest | BlocksRequest | FeatureRequest
+Request = ReadRequest | IndexRequest | BlocksRequest | FeatureRequest | SelectionRequest | LabelRequest
 
 
 class Complaint(Message, frozen=True):

@@ -18,7 +18,7 @@ from headwater.store.labels import LabelRows, Source
 from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.exchange import FORMATS, export_file, find_format, import_file
 from headwater.store.labels.exchange.sheet import Pictures, format_time, parse_time
-from headwater.store.labels.queries import LabelQuery
+from headwater.store.labels.wanted import LabelQuery
 from labelled import NAMES, Kind, Templates, announce, digest, human, imported, predicted
 
 

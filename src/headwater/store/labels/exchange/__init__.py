@@ -12,10 +12,11 @@ from headwater.errors import LabelError, WrongUse
 from headwater.store.labels.exchange import csvs, labelstudio, parquet
 from headwater.store.labels.exchange.seen import once
 from headwater.store.labels.exchange.sheet import Pictures, Sheet
-from headwater.store.labels.queries import ALL, LabelQuery
 from headwater.store.labels.revisions import Written
+from headwater.store.labels.wanted import ALL, LabelQuery
 
 if TYPE_CHECKING:
+    from headwater.store.client.labels import StoreLabels
     from headwater.store.labels.database import LabelDatabase
 
 
@@ -50,7 +51,7 @@ def find_format(path: Path, name: str | None = None) -> Format:
 
 
 def export_file(
-    database: LabelDatabase,
+    labels: LabelDatabase | StoreLabels,
     dataset: str,
     *,
     path: Path,
@@ -59,7 +60,7 @@ def export_file(
     pictures: Pictures | None = None,
 ) -> int:
     """Write the rows in force to a file, which appears when it is whole; how many there were."""
-    sheets = database.sheets(dataset, query, opinions=form.opinions)
+    sheets = labels.sheets(dataset, query, opinions=form.opinions)
     try:
         with replacing(path) as file:
             return form.write(file, sheets, pictures or Pictures())

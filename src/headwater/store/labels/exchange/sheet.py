@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from headwater.errors import LabelFileInvalid, WrongUse
 from headwater.store.labels import announced
-from headwater.store.labels.classes import ClassList, adopt, load
+from headwater.store.labels.classes import adopt
 from headwater.store.labels.datasets import check_name
+from headwater.store.labels.page import Glossary
 from headwater.store.labels.rows import NO_MODEL, NOW, LabelRows, Source
 from headwater.store.labels.writing import Change
 
@@ -84,32 +85,23 @@ class Pictures:
         return [None] * len(samples) if self.keys is None else self.keys(samples)
 
 
-@dataclass(frozen=True)
-class Naming:
-    """Turns the numbers of one dataset's rows into names."""
+def to_sheet(glossary: Glossary, rows: LabelRows, opinions: LabelRows | None = None) -> Sheet:
+    """Rows with names in place of numbers."""
+    table = _to_table(glossary, rows)
+    return Sheet(table, None if opinions is None else Sheet(_to_table(glossary, opinions)))
 
-    classes: ClassList
-    digests: Mapping[int, str]
 
-    @classmethod
-    def load(cls, connection: sa.Connection, dataset: int) -> Naming:
-        versions = announced.known(connection)
-        return cls(load(connection, dataset), {version.number: version.digest for version in versions})
-
-    def sheet(self, rows: LabelRows, opinions: LabelRows | None) -> Sheet:
-        return Sheet(self._table(rows), None if opinions is None else Sheet(self._table(opinions)))
-
-    def _table(self, rows: LabelRows) -> pa.RecordBatch:
-        columns = [
-            rows.samples,
-            pa.array(self.classes.names, pa.string()).take(pa.array(rows.labels)),
-            pa.array(rows.scores, from_pandas=True),
-            pa.array(rows.margins, from_pandas=True),
-            pa.array(_NAMES).take(pa.array(rows.sources)),
-            pa.array([self.digests.get(model) for model in rows.models.tolist()], pa.string()),
-            rows.times,
-        ]
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=SCHEMA)
+def _to_table(glossary: Glossary, rows: LabelRows) -> pa.RecordBatch:
+    columns = [
+        rows.samples,
+        pa.array(glossary.names, pa.string()).take(pa.array(rows.labels)),
+        pa.array(rows.scores, from_pandas=True),
+        pa.array(rows.margins, from_pandas=True),
+        pa.array(_NAMES).take(pa.array(rows.sources)),
+        pa.array([glossary.versions.get(model) for model in rows.models.tolist()], pa.string()),
+        rows.times,
+    ]
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=SCHEMA)
 
 
 def to_label_rows(connection: sa.Connection, change: Change, sheet: Sheet) -> LabelRows:

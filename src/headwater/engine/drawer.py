@@ -1,4 +1,4 @@
-"""Bytes by sample, appended to two files and never changed: what a store has made of its samples before.
+"""Bytes by sample, appended to two files and never changed: what was once made, or fetched, of samples.
 
 `index` holds a record of fixed length per entry, `data` the entries themselves. An entry is written before
 its record, and both carry checksums. So a process that is killed at any moment leaves entries that are
@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headwater.data.randomness import mix
-from headwater.store.places import Ids, Places
+from headwater.engine.places import Ids, Places
 
 log = logging.getLogger("headwater")
 
@@ -115,6 +115,21 @@ class Drawer:
         spans = zip(*columns, strict=True)
         return [_checked(data[begin : begin + length], check) for begin, length, check in spans]
 
+    def copy(self, rows: NDArray[np.int64]) -> list[bytes | None]:
+        """The same, read into memory: where a disk is slow, or fails, only this thread has to do with it."""
+        records = self._records(rows)
+        spans = zip(*(records[name].tolist() for name in ("offset", "length", "check")), strict=True)
+        return [_copied(self._data, begin, length, check) for begin, length, check in spans]
+
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of the entries of these rows."""
+        return self._records(rows)["length"].astype(np.int64)
+
+    def all(self) -> tuple[Ids, NDArray[np.uint32]]:
+        """The ids of all entries, sorted, and their rows."""
+        with self._lock:
+            return self._places.all()
+
     def add(
         self, ids: Ids, sizes: NDArray[np.int64], *, entries: Sequence[Entry], norms: NDArray[np.float32]
     ) -> bool:
@@ -138,7 +153,7 @@ class Drawer:
             _write(self._data, content, self._end)
             _write(self._index, records.tobytes(), self._count * RECORD.itemsize)
         except OSError as error:
-            log.warning("what was made of %d samples cannot be kept: %s", len(records), error.strerror)
+            log.warning("entries of %d samples cannot be kept: %s", len(records), error.strerror)
             return False
         rows = np.arange(self._count, self._count + len(records), dtype=np.uint32)
         self._norms = _extended(self._norms, self._count, records["norm"])
@@ -209,6 +224,15 @@ def _close(*descriptors: int) -> None:
 
 def _checked(entry: Bytes, check: int) -> Bytes | None:
     return entry if xxhash.xxh3_64_intdigest(entry.data) == check else None
+
+
+def _copied(descriptor: int, offset: int, length: int, check: int) -> bytes | None:
+    try:
+        entry = os.pread(descriptor, length, offset)
+    except OSError as error:
+        log.info("an entry of %d bytes cannot be read: %s", length, error.strerror)
+        return None
+    return entry if xxhash.xxh3_64_intdigest(entry) == check else None
 
 
 def _guards(records: NDArray[np.void]) -> NDArray[np.uint64]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwater.store.drawer import DATA, INDEX, RECORD, Drawer
+from headwater.engine.drawer import DATA, INDEX, RECORD, Drawer
 
 
 def fill(drawer: Drawer, ids: NDArray[np.int64], *, size: int = 10) -> list[bytes]:

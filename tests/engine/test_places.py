@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.store.places import Places
+from headwater.engine.places import Places
 
 additions = st.lists(
     st.dictionaries(st.integers(0, 200), st.integers(0, 2**32 - 1), max_size=30), max_size=12

@@ -1,0 +1,160 @@
+"""Long experiments: runs that are kept one by one and never made twice, and what pairs of them tell."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_T95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t for 95 %, two-sided, with 1, 2, ... degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a run is a run of."""
+
+    data: str
+    setting: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run: percents of test accuracy, steps, samples and seconds, each after every epoch.
+
+    Steps and samples are those of the epoch; `seconds` are CPU seconds of the run up to then, without judging.
+    `parts` says what they were spent on, `wall` is the time of the clock.
+    """
+
+    accuracy: list[float]
+    steps: list[int]
+    visited: list[int]
+    effective: list[float]
+    seconds: list[float]
+    parts: dict[str, float]
+    wall: float
+
+    @property
+    def final(self) -> float:
+        """Of the last epoch, which is the one that would be used."""
+        return self.accuracy[-1]
+
+    @property
+    def cpu(self) -> float:
+        return self.seconds[-1]
+
+    def seconds_to(self, accuracy: float) -> float:
+        """Until an epoch ended as good as that; infinite if none did."""
+        pairs = zip(self.accuracy, self.seconds, strict=True)
+        return next((spent for found, spent in pairs if found >= accuracy), math.inf)
+
+
+class Results:
+    """Runs by key, in a file with a line of JSON for each; one that was cut off is no run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.made = path, 0
+        self._runs: dict[Key, Run] = {}
+        self._mend()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            found = json.loads(line)
+            self._runs[Key(**found["key"])] = Run(**found["run"])
+
+    def _mend(self) -> None:
+        content = self._path.read_bytes() if self._path.exists() else b""
+        if content and not content.endswith(b"\n"):
+            self._path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._runs
+
+    def of(self, data: str, setting: str, seeds: Sequence[int]) -> list[Run]:
+        return [self._runs[Key(data, setting, seed)] for seed in seeds]
+
+    def put(self, key: Key, run: Run) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps({"key": asdict(key), "run": asdict(run)}) + "\n")
+        self._runs[key], self.made = run, self.made + 1
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of all runs, whenever they were made."""
+        return sum(run.cpu for run in self._runs.values())
+
+
+def make_runs(
+    results: Results, data: str, settings: Sequence[str], seeds: Sequence[int], make: Callable[[str, int], Run]
+) -> None:
+    """Every setting with every seed, seed by seed, so that what is compared ran at about the same time."""
+    begin = time.process_time()
+    for seed in seeds:
+        missing = [setting for setting in settings if Key(data, setting, seed) not in results]
+        for setting in missing:
+            run = make(setting, seed)
+            results.put(Key(data, setting, seed), run)
+            _tell(data, setting, seed, run)
+        if missing:
+            spent = time.process_time() - begin
+            print(f"{data}: seeds up to {seed}, {spent:.0f} CPU s", file=sys.stderr, flush=True)
+
+
+def _tell(data: str, setting: str, seed: int, run: Run) -> None:
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.parts.items())
+    text = f"{data}, {setting}, seed {seed}: {run.final:.2f} % after {sum(run.steps):,} steps; CPU s: {parts}"
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of pairwise differences, and half of its 95 % interval."""
+
+    mean: float
+    half: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Difference:
+        """Seed by seed; the half is infinite for a single pair."""
+        apart = [one - other for one, other in zip(ours, theirs, strict=True)]
+        if len(apart) < 2:
+            return cls(statistics.fmean(apart), math.inf)
+        freedom = len(apart) - 1
+        times = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom
+        return cls(statistics.fmean(apart), times * statistics.stdev(apart) / math.sqrt(len(apart)))
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ± {self.half:.2f}"
+
+    @property
+    def verdict(self) -> str:
+        """In one word: whether the interval is on one side of 0."""
+        return "ahead" if self.mean > self.half else "behind" if self.mean < -self.half else "equal"
+
+
+def interpolate(times: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Between neighbours on a line, and at the ends the end itself; `times` ascend."""
+    if at <= times[0] or at >= times[-1]:
+        return values[0] if at <= times[0] else values[-1]
+    place = next(place for place, time in enumerate(times) if time >= at)
+    share = (at - times[place - 1]) / (times[place] - times[place - 1])
+    return values[place - 1] + share * (values[place] - values[place - 1])
+
+
+def middle(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
+    """The median of something over the runs of several seeds."""
+    return statistics.median(of(run) for run in runs)
+
+
+def compute_used(results: Results, counts: Mapping[str, int]) -> str:
+    """A note of what all of it took, and how much of it is new."""
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{shown}: {results.cpu:,.0f} CPU s of training in all; {results.made} runs were made this time"

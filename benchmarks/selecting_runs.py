@@ -1,0 +1,207 @@
+"""One training run with a selector, as a loader would have it: signals, a selection an epoch, weights.
+
+What is trained is a `Learner`. CPU seconds are told apart: training; scoring, a forward pass over all samples for
+selectors that look at their vectors; metrics, what is noted of each sample; selecting.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments import Run
+from headwater.data.index import Index
+from headwater.loader.curator import Curator
+from headwater.measure.signals import Signals
+from headwater.select.scoring import Gradients, score
+from headwater.select.selecting import Selector
+from headwater.select.selection import Selection
+from headwater.select.uniform import Uniform
+from headwater.store.dataset import Dataset
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+PARTS = ("training", "metrics", "scoring", "selecting")
+_WARM_UP = 0.05
+_BYTES = 1_000
+
+
+class Learner(Protocol):
+    """Something that is trained step by step; places are rows of its training samples."""
+
+    @property
+    def labels(self) -> Ints: ...
+    def begin(self, seed: int) -> None: ...
+    def step(self, places: Ints, weights: Floats | None, rate: float) -> Floats:
+        """One step at this share of the learning rate; the logits that it was made from."""
+        ...
+
+    def score(self, places: Ints) -> Floats:
+        """Logits, nothing learnt."""
+        ...
+
+    def judge(self) -> float:
+        """Percents of test accuracy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a run selects.
+
+    `weighted` off leaves weights out of the loss, as NeSSA's published code does. `scored` asks for a forward
+    pass over all samples before each selection that looks at vectors; without it they are those that training
+    itself has shown, some epochs ago.
+    """
+
+    selector: Selector = Uniform()
+    weighted: bool = True
+    scored: bool = True
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long a run is, and after how many batches signals are noted: all at once, or as they come."""
+
+    epochs: int
+    batch: int = 256
+    noted_every: int = 1 << 30
+
+
+def train(
+    learner: Learner,
+    setting: Setting,
+    recipe: Recipe,
+    *,
+    seed: int,
+    known: Mapping[str, NDArray[np.generic]] | None = None,
+) -> Run:
+    """From nothing to the last epoch; `known` are columns of signals that there are before."""
+    made = _Training(learner, setting, recipe, seed=seed, known=known or {})
+    for epoch in range(recipe.epochs):
+        made.run(epoch)
+    return made.found
+
+
+class _Training:
+    def __init__(
+        self,
+        learner: Learner,
+        setting: Setting,
+        recipe: Recipe,
+        *,
+        seed: int,
+        known: Mapping[str, NDArray[np.generic]],
+    ) -> None:
+        self._learner, self._setting, self._recipe, self._seed = learner, setting, recipe, seed
+        self._selector = setting.selector
+        self._data = _dataset(learner.labels)
+        self._curator = Curator(
+            self._selector, self._data, seed=seed, epochs=recipe.epochs, ranks=lambda: (0, 1)
+        )
+        for name, values in known.items():
+            self._curator.signals.column(name)[:] = values
+        self._notes = _Notes(self._curator.signals, self._data, self._selector.needs)
+        self._scored = setting.scored and "vectors" in self._selector.needs
+        self._clock = _Clock()
+        self.found = Run([], [], [], [], [], self._clock.spent, 0.0)
+        learner.begin(seed)
+
+    def run(self, epoch: int) -> None:
+        """Score if need be, select, train, judge."""
+        clock, found = self._clock, self.found
+        if self._scored:
+            self._score(epoch)
+        with clock("selecting"):
+            selection = self._curator.begin(epoch)
+        steps = self._train(epoch, selection)
+        found.accuracy.append(self._learner.judge())
+        found.steps.append(steps)
+        found.visited.append(len(selection))
+        found.effective.append(selection.effective)
+        found.seconds.append(clock.total)
+
+    def _score(self, epoch: int) -> None:
+        places = self._data.positions()
+        with self._clock("scoring"):
+            logits = self._learner.score(places)
+        with self._clock("metrics"):
+            self._notes.put(places, logits, epoch)
+
+    def _train(self, epoch: int, selection: Selection) -> int:
+        clock, served = self._clock, selection.served
+        order = np.random.default_rng((self._seed, epoch)).permutation(len(selection))
+        batches = np.array_split(order, max(1, round(len(order) / self._recipe.batch)))
+        noting = bool(self._selector.needs) and not self._scored
+        pending: list[tuple[Ints, Floats]] = []
+        for number, batch in enumerate(batches):
+            with clock("training"):
+                rate = rate_at((epoch + number / len(batches)) / self._recipe.epochs)
+                weights = selection.weights[batch] if self._setting.weighted else None
+                pending.append((served[batch], self._learner.step(served[batch], weights, rate)))
+            if noting and (len(pending) == self._recipe.noted_every or number == len(batches) - 1):
+                with clock("metrics"):
+                    places, logits = (np.concatenate(part) for part in zip(*pending, strict=True))
+                    self._notes.put(places, logits, epoch)
+                pending = []
+        return len(batches)
+
+
+class _Clock:
+    """CPU seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(PARTS, 0.0)
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        self.spent[part] += time.process_time() - begin
+
+    @property
+    def total(self) -> float:
+        return sum(self.spent.values())
+
+
+class _Notes:
+    """Puts into a table what logits tell, and vectors if a selector asks for them."""
+
+    def __init__(self, signals: Signals, data: Dataset, needs: tuple[str, ...]) -> None:
+        self._signals, self._ids, self._labels = signals, data.ids, data.labels
+        self._gradients = Gradients(int(data.labels.max()) + 1) if "vectors" in needs else None
+
+    def put(self, places: Ints, logits: Floats, epoch: int) -> None:
+        labels = self._labels[places]
+        shown = score(logits, labels)
+        self._signals.record(
+            self._ids[places],
+            shown.loss,
+            epoch=epoch,
+            probability=shown.probability,
+            margin=shown.margin,
+            vectors=None if self._gradients is None else self._gradients.make(logits, labels),
+        )
+
+
+def rate_at(progress: float) -> float:
+    """The share of the learning rate: up for a while, then down along a cosine, by the steps that there are."""
+    if progress < _WARM_UP:
+        return progress / _WARM_UP
+    return 0.5 * (1 + math.cos(math.pi * (progress - _WARM_UP) / (1 - _WARM_UP)))
+
+
+def _dataset(labels: Ints) -> Dataset:
+    """Samples that lie nowhere, with ids and labels."""
+    keys = [f"{number:08d}" for number in range(len(labels))]
+    index = Index.build(keys, np.full(len(labels), _BYTES), labels=labels)
+    return Dataset(SimpleNamespace(index=index))  # type: ignore[arg-type]

@@ -1,0 +1,40 @@
+"""From a table of signals to what selectors see of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headwater.measure.signals import Signals
+from headwater.select.past import Past
+from headwater.select.samples import COLUMNS, Samples
+from headwater.store.dataset import Dataset
+
+SELECTION, HISTORY = "selection", "history"
+"""Notes of a table: what was selected last, and the epochs until then."""
+
+_SOURCES = {"last": "epoch", "peak": "losses", "deviation": "probability_spread"}
+"""Columns that have another name in the table, or follow from another one there."""
+_DERIVED = ("peak", "deviation")
+
+
+def look_at(dataset: Dataset, signals: Signals, **facts: Any) -> Samples:
+    """What is known of the dataset's samples; `facts` are those of `Samples` beside its columns."""
+    whole = len(dataset) == len(dataset.index)
+    rows = slice(None) if whole else dataset.positions()  # no copy of columns where it is all of them
+    known: dict[str, Any] = {}
+    for name in (*COLUMNS, "vectors"):
+        source = _SOURCES.get(name, name)
+        if signals.has(source):
+            known[name] = getattr(signals, name if name in _DERIVED else source)[rows]
+    known.setdefault("bytes", dataset.sizes.astype(np.float32))
+    facts.setdefault("state", signals.notes.get(SELECTION, {}).get("state", {}))
+    return Samples.of(dataset.ids, dataset.labels.astype(np.int64), **known, **facts)
+
+
+def past_of(signals: Signals) -> Sequence[Past]:
+    """The epochs of the run that the table is from."""
+    return msgspec.convert(signals.notes.get(HISTORY, []), list[Past])

@@ -1,0 +1,124 @@
+"""What logits say of samples with a label: loss, probability, margin, and the last layer's gradient.
+
+For softmax and cross-entropy the gradient of a sample's loss by the logits is p - y, and by the weights of a
+linear last layer (p - y) x h, with h the features: exact where all layers before it are frozen. Selection by
+p - y is CRAIG's (ICML 2020) and NeSSA's (HotStorage 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.randomness import Draws
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+WIDTH = 32
+"""Numbers of a vector, at most: what has more is projected."""
+_STEP = -3  # keys the signs of projections; no pipeline has a step of this number
+_ERRORS, _FEATURES = range(2)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A row per sample: its loss, the target's probability, and that less the largest other one."""
+
+    loss: Floats
+    probability: Floats
+    margin: Floats
+
+
+def score(logits: Floats, targets: Ints) -> Scored:
+    """Scores of samples whose targets are places among the logits; NaN where a logit is not finite."""
+    probabilities, loss = _softmax(logits, targets)
+    rows = np.arange(len(targets))
+    own = probabilities[rows, targets].copy()
+    probabilities[rows, targets] = -np.inf
+    others = np.maximum(probabilities.max(axis=1, initial=-np.inf), 0.0)
+    broken = ~np.isfinite(loss)
+    margin = own - others
+    for column in (loss, own, margin):
+        column[broken] = np.nan
+    return Scored(loss, own, margin)
+
+
+def _softmax(logits: Floats, targets: Ints) -> tuple[Floats, Floats]:
+    """The probabilities, and the loss: by logits, because of a small probability nothing would be left."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        powers = np.exp(shifted)
+        total = powers.sum(axis=1, keepdims=True)
+        loss: Floats = np.log(total[:, 0]) - shifted[np.arange(len(targets)), targets]
+        return powers / total, loss
+
+
+class Gradients:
+    """Makes vectors that are as far apart as the gradients of samples, of at most `WIDTH` float16.
+
+    With `features`, those by the last layer's weights, else those by the logits. The same on every machine,
+    so what several stores make can be compared. Distances of what is projected are near the true ones
+    (Johnson and Lindenstrauss), lengths are exact.
+    """
+
+    def __init__(self, classes: int, features: int = 0) -> None:
+        self._exact = bool(features)
+        self._errors = _signs(classes, _ERRORS) if self._exact or classes > WIDTH else None
+        self._features = _signs(features, _FEATURES) if self._exact else None
+        self.width = classes if self._errors is None else WIDTH
+
+    def make(
+        self, logits: Floats, targets: Ints, features: NDArray[Any] | None = None
+    ) -> NDArray[np.float16]:
+        """A row per sample; NaN where a logit is not finite."""
+        errors, _ = _softmax(logits, targets)
+        errors[np.arange(len(targets)), targets] -= 1
+        if self._errors is None:
+            return errors.astype(np.float16)
+        lengths = np.linalg.norm(errors, axis=1)
+        made = errors @ self._errors
+        if self._features is not None:
+            assert features is not None
+            wide = features.astype(np.float32, copy=False)
+            lengths = lengths * np.linalg.norm(wide, axis=1)
+            # the product of projections of both factors is one of their outer product, which is never made
+            made = made * (wide @ self._features)
+        return _stretch(made, lengths).astype(np.float16)
+
+
+def _stretch(rows: Floats, lengths: Floats) -> Floats:
+    """The same directions with these lengths."""
+    before = np.linalg.norm(rows, axis=1)
+    factors = np.divide(lengths, before, out=np.zeros_like(before), where=before != 0)
+    most = np.finfo(np.float16).max
+    stretched: Floats = np.clip(rows * factors[:, None], -most, most)
+    return stretched
+
+
+def _signs(rows: int, number: int) -> Floats:
+    """A matrix of rows x WIDTH signs, drawn once and for all."""
+    draws = Draws.of(np.arange(rows, dtype=np.int64), seed=0, epoch=number, step=_STEP)
+    bits = draws.bits(0)[:, None] >> np.arange(WIDTH, dtype=np.uint64)
+    signs: Floats = (bits & np.uint64(1)).astype(np.float32) * 2 - 1
+    return signs
+
+
+def rank_correlation(one: NDArray[np.floating[Any]], other: NDArray[np.floating[Any]]) -> float:
+    """Spearman's: of ranks, equal values sharing theirs; NaN where one of both does not vary."""
+    ranks = [_ranks(np.asarray(values, np.float64)) for values in (one, other)]
+    centred = [values - values.mean() for values in ranks]
+    lengths = [float(np.sqrt((values * values).sum())) for values in centred]
+    if not lengths[0] or not lengths[1]:
+        return float("nan")
+    return float((centred[0] * centred[1]).sum() / (lengths[0] * lengths[1]))
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: NDArray[np.float64] = (ends - (counts - 1) / 2)[places]
+    return found

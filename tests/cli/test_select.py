@@ -1,0 +1,93 @@
+"""`headwater select`: a dry run over a dataset, with or without what a run has saved."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwater as hw
+from headwater import transforms as T
+from headwater.cli.select import read_settings
+from headwater.errors import WrongUse
+
+
+@pytest.fixture(scope="module")
+def saved(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of a run of two epochs, in which the loss is the label."""
+    folder = tmp_path_factory.mktemp("signals")
+    loader = hw.DataLoader(
+        hw.open(photo_folder), [T.Resize((8, 8))], batch_size=8, select="infobatch", signals=folder
+    )
+    for _ in range(2):
+        for batch in loader:
+            loader.report(batch, loss=batch.targets.float())
+    return folder / f"{loader.state_dict()['signals']}.arrow"
+
+
+def test_a_selector_that_learns_from_nothing_needs_no_run(
+    headwater_json: Any, photo_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "ids.csv"
+    found = headwater_json("select", photo_folder, "--by", "fresh", "--set", "share=0.5", "--out", out)
+    data = hw.open(photo_folder)
+    assert found["samples"] == len(data)
+    assert 0.3 < found["selected"] / len(data) < 0.7
+    assert found["bytes"] < found["bytes_of_all"] == data.sizes.sum()
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == found["selected"]
+    assert {int(row["id"]) for row in rows} < set(data.ids.tolist())
+    assert np.mean([float(row["weight"]) for row in rows]) == pytest.approx(1)
+    assert sum(one["selected"] for one in found["classes"].values()) == found["selected"]
+
+
+def test_what_a_run_has_saved_decides(headwater_json: Any, photo_folder: Path, saved: Path) -> None:
+    found = headwater_json("select", photo_folder, "--by", "infobatch", "--signals", saved)
+    assert found["epoch"] == 2
+    assert found["selected"] < found["samples"]
+    assert "below the mean" in found["reason"]
+
+
+def test_a_page_shows_plots_and_pictures(
+    headwater: Any, photo_folder: Path, saved: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    done = headwater("select", photo_folder, "--by", "infobatch", "--signals", saved, "--html", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    for title in ("Classes", "What samples count", "Losses", "Samples, epoch by epoch", "The highest losses"):
+        assert title in text
+    assert text.count("data:image/png") > 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--by", "best"], "no selector 'best'"),
+        (["--by", "fresh", "--set", "part=1"], "no parameter 'part'"),
+        (["--by", "fresh", "--set", "share"], "NAME=VALUE"),
+        (["--by", "fresh", "--set", "share=2"], "share is 2"),
+        (["--signals", "nowhere.arrow"], "no file nowhere.arrow"),
+        (["--by", "infobatch", "--epoch", "3", "--signals", "SAVED-ELSEWHERE"], "no file"),
+    ],
+)
+def test_what_cannot_be_is_named(headwater: Any, photo_folder: Path, words: list[str], said: str) -> None:
+    done = headwater("select", photo_folder, *words)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+
+
+def test_settings_are_names_and_plain_values() -> None:
+    assert read_settings(["a=1", "b=0.5", "c=true", "d=none", "e=[1]"]) == {
+        "a": 1,
+        "b": 0.5,
+        "c": True,
+        "d": "none",
+        "e": "[1]",
+    }
+    with pytest.raises(WrongUse, match="NAME=VALUE"):
+        read_settings(["=1"])

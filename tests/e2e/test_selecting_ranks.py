@@ -1,0 +1,87 @@
+"""Several ranks that select: all come to the same selection as one would, and go on as another number."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from seaweed import free_ports
+
+RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+import headwater as hw
+from headwater import transforms as T
+
+rank, world, port, folder, signals, state, out, epochs, steps = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+loader = hw.DataLoader(
+    hw.open(folder), [T.Resize((8, 8))], batch_size=2, shuffle=True, seed=2, num_workers=1,
+    select="infobatch", epochs=40, signals=signals,
+)
+if state != "-":
+    loader.load_state_dict(json.load(open(state)))
+seen = []
+while loader.epoch < int(epochs):
+    epoch = loader.epoch
+    for number, batch in enumerate(loader, start=1):
+        loader.report(batch, loss=(batch.ids * 7919 % 101).float())
+        seen.append([epoch, batch.ids.tolist(), batch.weights.tolist()])
+        dist.barrier()
+        if epoch == int(epochs) - 1 and number == int(steps):
+            break
+    if epoch == int(epochs) - 1:
+        break
+json.dump({"seen": seen, "state": loader.state_dict()}, open(out, "w"))
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int) -> list[Any]:
+    port, signals = str(free_ports(1)[0]), str(work / "signals")
+    outs = [work / f"{world}-{epochs}-{rank}.json" for rank in range(world)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(world), port, str(folder), signals, state, str(out)]
+            + [str(epochs), str(steps)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for rank, out in enumerate(outs)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0] * world
+    return [json.loads(out.read_text()) for out in outs]
+
+
+def visited(answers: list[Any], epoch: int) -> dict[int, float]:
+    """The weight of each sample that was visited in an epoch; each comes once."""
+    pairs = [
+        pair
+        for answer in answers
+        for which, ids, weights in answer["seen"]
+        if which == epoch
+        for pair in zip(ids, weights, strict=True)
+    ]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+@pytest.mark.slow
+def test_ranks_select_as_one_would_and_go_on_as_another_number(photo_folder: Path, tmp_path: Path) -> None:
+    alone = run_ranks(photo_folder, tmp_path, 1, "-", epochs=2, steps=99)
+    expected = visited(alone, 1)
+    assert 0 < len(expected) < len(hw.open(photo_folder))
+    two = run_ranks(photo_folder, tmp_path, 2, "-", epochs=2, steps=2)
+    state = tmp_path / "state"
+    state.write_text(json.dumps(two[0]["state"]))
+    three = run_ranks(photo_folder, tmp_path, 3, str(state), epochs=2, steps=99)
+    first, rest = visited(two, 1), visited(three, 1)
+    assert not first.keys() & rest.keys()
+    assert {**first, **rest} == expected

@@ -1,0 +1,94 @@
+"""What selections leave on disk: whole or not there, no more than so many, and never by a path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwater.data.index import Index
+from headwater.errors import WrongUse
+from headwater.measure.signals import Signals
+from headwater.store.jobs import selections as module
+from headwater.store.jobs.selections import Kept, Selections
+
+JOB = "0123456789abcdef"
+
+
+def make(count: int = 50, seed: int = 0) -> Kept:
+    rng = np.random.default_rng(seed)
+    return Kept(rng.integers(0, 1 << 62, count), rng.random(count, np.float32), "photos", "v" * 32)
+
+
+def test_what_was_put_is_there(tmp_path: Path) -> None:
+    kept = make()
+    Selections(tmp_path / "new").put(JOB, kept)
+    found = Selections(tmp_path / "new").get(JOB)
+    np.testing.assert_array_equal(found.ids, kept.ids)
+    np.testing.assert_array_equal(found.weights, kept.weights)
+    assert (found.dataset, found.version, found.digest) == ("photos", "v" * 32, kept.digest)
+
+
+@pytest.mark.parametrize("of", ["ids", "weights", "version", "end"])
+def test_a_flipped_bit_is_seen(tmp_path: Path, of: str) -> None:
+    held, kept = Selections(tmp_path), make()
+    held.put(JOB, kept)
+    path = tmp_path / f"{JOB}.arrow"
+    data = bytearray(path.read_bytes())
+    marks = {"ids": kept.ids.tobytes(), "weights": kept.weights.tobytes(), "version": b"v" * 32}
+    data[data.rindex(marks[of]) + 5 if of in marks else -1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WrongUse, match="is damaged; start another job"):
+        held.get(JOB)
+
+
+@pytest.mark.parametrize("job", ["", "x", "../secret", "0" * 15, JOB.upper(), f"{JOB}.arrow", "\0" * 16])
+def test_a_job_that_is_none_has_no_selection(tmp_path: Path, job: str) -> None:
+    (tmp_path / "secret.arrow").write_bytes(b"x")
+    with pytest.raises(WrongUse, match="no selection of job"):
+        Selections(tmp_path / "inner").get(job)
+
+
+def test_only_the_last_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SELECTIONS", 3)
+    held = Selections(tmp_path)
+    for number in range(6):
+        held.put(f"{number:016x}", make())
+        os.utime(tmp_path / f"{number:016x}.arrow", (number, number))
+    left = sorted(path.stem for path in tmp_path.iterdir())
+    assert left == [f"{number:016x}" for number in (3, 4, 5)]
+
+
+def test_what_a_kill_has_left_half_written_goes(tmp_path: Path) -> None:
+    (tmp_path / f".{JOB}.arrow.x1").write_bytes(b"half")
+    Selections(tmp_path).put(JOB, make())
+    assert [path.name for path in tmp_path.iterdir()] == [f"{JOB}.arrow"]
+
+
+def test_a_damaged_table_of_a_run_counts_for_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = Index.build([f"{number}" for number in range(9)], np.ones(9))
+    run = Selections(tmp_path).run("me", "photos", "mine")
+    for epoch in (1, 2):
+        signals = run.before(epoch, index)
+        signals.record(index.ids, np.full(9, epoch, np.float32), epoch=epoch)
+        run.put(epoch, signals, dataset=index.version)
+    assert set(run.before(3, index).seen.tolist()) == {2}
+    (newest,) = tmp_path.rglob("*2.arrow")
+    newest.write_bytes(newest.read_bytes()[:-30])
+    assert set(run.before(3, index).seen.tolist()) == {1}
+    assert "passed over" in caplog.text
+    other = Index.build([f"{number}" for number in range(8)], np.ones(8))
+    assert not run.before(3, other).has("seen"), "of other data"
+
+
+def test_runs_are_told_apart_by_all_their_names(tmp_path: Path) -> None:
+    index = Index.build(["a"], np.ones(1))
+    held = Selections(tmp_path)
+    held.run("a", "bc", "d").put(0, Signals(index), dataset=index.version)
+    assert held.run("a", "bc", "d").before(1, index).has("seen")
+    for names in (("ab", "c", "d"), ("a", "b", "cd"), ("a", "bc", "")):
+        assert not held.run(*names).before(1, index).has("seen")
