@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +25,19 @@ _SHIFT = 3
 _ALONG = np.arange(EDGE)
 
 
-def read_pixels(folder: Path) -> dict[str, NDArray[np.generic]]:
+def read_pixels(folder: Path) -> dict[str, NDArray[Any]]:
     """CIFAR-10's images and labels, of both parts."""
-    found: dict[str, NDArray[np.generic]] = {}
+    found: dict[str, NDArray[Any]] = {}
     for part in PARTS:
         pixels, labels = read_cifar10(folder / "cifar10", part, T.Compose([T.CenterCrop(EDGE)]))
         found |= {part: np.concatenate(list(pixels)), f"{part}-labels": labels}
     return found
 
 
-def make_pixels(count: int) -> dict[str, NDArray[np.generic]]:
+def make_pixels(count: int) -> dict[str, NDArray[Any]]:
     """Images of ten colours under noise."""
     rng = np.random.default_rng(17)
-    found: dict[str, NDArray[np.generic]] = {}
+    found: dict[str, NDArray[Any]] = {}
     for part in PARTS:
         labels = rng.integers(0, _CLASSES, count)
         colours = np.stack([60 + 15 * labels, 200 - 15 * labels, 40 * (labels % 5)], axis=1)
@@ -77,13 +81,18 @@ def _convolution(inputs: int, outputs: int) -> nn.Module:
 
 
 class Convnet:
-    """A new network for each seed; as a `Learner`."""
+    """A new network for each seed; a `Learner`. `spent` are the CPU seconds of its steps since then."""
 
     def __init__(
-        self, pixels: dict[str, NDArray[np.generic]], *, width: int = 32, rate: float = 0.1, decay: float = 5e-4
+        self,
+        pixels: dict[str, NDArray[Any]],
+        *,
+        width: int = 16,
+        rate: float = 0.1,
+        decay: float = 5e-4,
     ) -> None:
         self._width, self._rate, self._decay = width, rate, decay
-        self.labels: Ints = pixels["train-labels"]  # type: ignore[assignment]
+        self.labels: Ints = pixels["train-labels"]
         self._test_labels = pixels["test-labels"]
         self._labels = torch.from_numpy(self.labels)
         self._train = np.pad(pixels["train"], ((0, 0), (_SHIFT, _SHIFT), (_SHIFT, _SHIFT), (0, 0)))
@@ -92,6 +101,7 @@ class Convnet:
     def begin(self, seed: int) -> None:
         torch.manual_seed(seed)
         self._drawn = np.random.default_rng(seed)
+        self.spent = dict.fromkeys(("loading", "forward", "backward"), 0.0)
         self._network = make_network(self._width).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimiser = torch.optim.SGD(
             self._network.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=self._decay
@@ -99,16 +109,25 @@ class Convnet:
 
     def step(self, places: Ints, weights: Floats | None, rate: float) -> Floats:
         """One step on these images, each moved and perhaps mirrored; the logits before it."""
-        self._network.train()
-        at = torch.from_numpy(places)
-        logits = self._network(_scaled(self._augmented(places)))
-        losses = F.cross_entropy(logits, self._labels[at], reduction="none")
-        loss = losses.mean() if weights is None else (losses * torch.from_numpy(weights)).mean()
-        self._optimiser.param_groups[0]["lr"] = self._rate * rate
-        self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimiser.step()
+        with self._spend("loading"):
+            images = _scaled(self._augmented(places))
+        with self._spend("forward"):
+            self._network.train()
+            logits = self._network(images)
+            losses = F.cross_entropy(logits, self._labels[torch.from_numpy(places)], reduction="none")
+            loss = losses.mean() if weights is None else (losses * torch.from_numpy(weights)).mean()
+        with self._spend("backward"):
+            self._optimiser.param_groups[0]["lr"] = self._rate * rate
+            self._optimiser.zero_grad()
+            loss.backward()
+            self._optimiser.step()
         return logits.detach().numpy()
+
+    @contextmanager
+    def _spend(self, part: str) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        self.spent[part] += time.process_time() - begin
 
     def score(self, places: Ints) -> Floats:
         """Logits of these images as they are, by the network as it is now."""
@@ -119,19 +138,19 @@ class Convnet:
         logits = self._run(self._test, np.arange(len(self._test_labels)))
         return 100 * float((logits.argmax(axis=1) == self._test_labels).mean())
 
-    def _run(self, images: NDArray[np.generic], places: Ints) -> Floats:
+    def _run(self, images: NDArray[Any], places: Ints) -> Floats:
         self._network.eval()
         with torch.inference_mode():
             parts = np.split(places, range(_AT_ONCE, len(places), _AT_ONCE))
             return np.concatenate([self._network(_scaled(images[at])).numpy() for at in parts])
 
-    def _augmented(self, places: Ints) -> NDArray[np.generic]:
+    def _augmented(self, places: Ints) -> NDArray[Any]:
         """Each image moved by some pixels, what leaves at one edge being lost, and half of them mirrored."""
         down, right = self._drawn.integers(0, 2 * _SHIFT + 1, (2, len(places), 1))
         along = np.where(self._drawn.random((len(places), 1)) < 0.5, _ALONG, _ALONG[::-1])
         return self._train[places[:, None, None], (down + _ALONG)[:, :, None], (right + along)[:, None]]
 
 
-def _scaled(images: NDArray[np.generic]) -> torch.Tensor:
+def _scaled(images: NDArray[Any]) -> torch.Tensor:
     """As (n, channels, edge, edge), whose memory stays as it is: channels_last."""
     return torch.from_numpy(images).permute(0, 3, 1, 2).to(torch.float32).sub_(120).div_(64)

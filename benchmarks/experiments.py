@@ -6,8 +6,7 @@ import json
 import math
 import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,16 +29,19 @@ class Key:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: percents of test accuracy, steps, samples and seconds, each after every epoch.
+    """A training run, epoch by epoch.
 
-    Steps and samples are those of the epoch; `seconds` are CPU seconds of the run up to then, without judging.
-    `parts` says what they were spent on, `wall` is the time of the clock.
+    `accuracy` is in percents of the test samples; `effective` is how many samples of equal weight the visited
+    ones are worth; `stood_in` counts near-duplicates that were served for others.
+    `seconds` are CPU seconds of the run up to the end of an epoch, without judging; `parts` says what they
+    were spent on; `wall` is the time by the clock.
     """
 
     accuracy: list[float]
     steps: list[int]
     visited: list[int]
     effective: list[float]
+    stood_in: list[int]
     seconds: list[float]
     parts: dict[str, float]
     wall: float
@@ -78,8 +80,8 @@ class Results:
     def __contains__(self, key: Key) -> bool:
         return key in self._runs
 
-    def of(self, data: str, setting: str, seeds: Sequence[int]) -> list[Run]:
-        return [self._runs[Key(data, setting, seed)] for seed in seeds]
+    def __getitem__(self, key: Key) -> Run:
+        return self._runs[key]
 
     def put(self, key: Key, run: Run) -> None:
         with self._path.open("a") as file:
@@ -91,27 +93,42 @@ class Results:
         """Seconds of all runs, whenever they were made."""
         return sum(run.cpu for run in self._runs.values())
 
-
-def make_runs(
-    results: Results, data: str, settings: Sequence[str], seeds: Sequence[int], make: Callable[[str, int], Run]
-) -> None:
-    """Every setting with every seed, seed by seed, so that what is compared ran at about the same time."""
-    begin = time.process_time()
-    for seed in seeds:
-        missing = [setting for setting in settings if Key(data, setting, seed) not in results]
-        for setting in missing:
-            run = make(setting, seed)
-            results.put(Key(data, setting, seed), run)
-            _tell(data, setting, seed, run)
-        if missing:
-            spent = time.process_time() - begin
-            print(f"{data}: seeds up to {seed}, {spent:.0f} CPU s", file=sys.stderr, flush=True)
+    def __len__(self) -> int:
+        return len(self._runs)
 
 
-def _tell(data: str, setting: str, seed: int, run: Run) -> None:
+@dataclass(frozen=True)
+class Found:
+    """The runs on one dataset with some seeds."""
+
+    results: Results
+    data: str
+    seeds: Sequence[int]
+
+    def make(self, settings: Iterable[str], train: Callable[[str, int], Run]) -> None:
+        """Every setting with every seed, seed by seed: what is compared runs at about the same time."""
+        for seed in self.seeds:
+            for setting in settings:
+                key = Key(self.data, setting, seed)
+                if key not in self.results:
+                    self.results.put(key, run := train(setting, seed))
+                    _tell(key, run)
+
+    def of(self, setting: str) -> list[Run]:
+        """In the order of the seeds."""
+        return [self.results[Key(self.data, setting, seed)] for seed in self.seeds]
+
+    @property
+    def used(self) -> str:
+        """What all of it took, and how much of it is new."""
+        results = self.results
+        return f"{len(results):,} runs of {results.cpu:,.0f} CPU s in all, {results.made:,} of them new"
+
+
+def _tell(key: Key, run: Run) -> None:
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.parts.items())
-    text = f"{data}, {setting}, seed {seed}: {run.final:.2f} % after {sum(run.steps):,} steps; CPU s: {parts}"
-    print(text, file=sys.stderr, flush=True)
+    text = f"{run.final:.2f} % after {sum(run.steps):,} steps; CPU s: {parts}"
+    print(f"{key.data}, seed {key.seed}, {key.setting}: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -154,7 +171,5 @@ def middle(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
     return statistics.median(of(run) for run in runs)
 
 
-def compute_used(results: Results, counts: Mapping[str, int]) -> str:
-    """A note of what all of it took, and how much of it is new."""
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{shown}: {results.cpu:,.0f} CPU s of training in all; {results.made} runs were made this time"
+def finals(runs: Sequence[Run]) -> list[float]:
+    return [run.final for run in runs]

@@ -52,9 +52,7 @@ class Layers:
         self.all.sub_(self.slopes.add_(self.moving, alpha=_MOMENTUM), alpha=rate)
 
 
-def _views(
-    flat: torch.Tensor, sizes: list[int], shapes: tuple[tuple[int, ...], ...]
-) -> list[torch.Tensor]:
+def _views(flat: torch.Tensor, sizes: list[int], shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
     return [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +66,10 @@ class Examples:
             self.test_labels[:asked],
         )
 
+    def some(self, count: int) -> Examples:
+        """The first so many to learn from."""
+        return replace(self, train=self.train[:count], labels=self.labels[:count])
+
 
 def open_features(folder: Path, options: Options, width: int) -> Iterator[Examples]:
     """Of each dataset that was given, or made ones, which show no more than that it runs."""
@@ -116,9 +120,7 @@ def read_cifar10(folder: Path, part: str, steps: hw.Pipeline) -> tuple[Iterator[
 def read_fashion(folder: Path, part: str) -> tuple[Iterator[Pixels], Ints]:
     """Its images as the layers get them, some at a time, and all labels."""
     stem = {"train": "train", "test": "t10k"}[part]
-    grey, labels = (
-        _read_idx(folder / f"{stem}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1")
-    )
+    grey, labels = (_read_idx(folder / f"{stem}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
     parts = (_enlarge(grey[begin : begin + _AT_ONCE]) for begin in range(0, len(grey), _AT_ONCE))
     return parts, labels.astype(np.int64)
 
@@ -148,9 +150,7 @@ def _keep(path: Path, name: str, source: Source) -> Examples:
         print(f"{path.name}: made in {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
     with np.load(path) as found:
         values = {part: found[part].astype(np.float32) for part in PARTS}
-        return Examples(
-            name, values["train"], found["train-labels"], values["test"], found["test-labels"]
-        )
+        return Examples(name, values["train"], found["train-labels"], values["test"], found["test-labels"])
 
 
 def _extract(source: Source, size: int) -> dict[str, NDArray[np.generic]]:

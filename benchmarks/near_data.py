@@ -8,6 +8,11 @@ they share; nothing is kept from one run to the next.
 The prediction is made before the first run that counts, from what each part does alone: a bare stream over
 the link, the store asked from its own end of the link, the tuner with images of its own; it is the time model
 of the product's plan. Bytes are what the network interfaces received. Prices are flags.
+
+Of a relabel there are three figures. With the store's own SQLite file, beside it, labels cross no link, and
+what crosses is the job: how it is begun, and looks at how far it is. With a PostgreSQL at the tuner's end of
+the link each label crosses, and what it says of a sample before: once when there are no labels yet, and once
+when all are of another head; the job's own messages are in both.
 """
 
 from __future__ import annotations
@@ -21,12 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from databases import postgres_at
 from headwater.models.registry import Registry
 from headwater.plan.finetune import Cut, Rates, Stages, Work
+from headwater.store.labels import open_labels
 from measuring import Bar, Cell, Options, Report, Table, compare, interleave, main
 from measuring import Rates as Speeds
 from netns import RATE_MBIT, Ends, demand_root, measure_stream, slow_link
 from prices import PRICES, energy_of, money_of
+from relabel import with_noise
 from serving import PROCESSES, serve
 from trainers import MACHINE_CORES, Cost, Metered, mean, received, write_tars
 from tuners import INT8, KEEP_NOTHING, TRUNK, Tuners, put_int8, put_trunk, state_of
@@ -34,8 +42,12 @@ from tuners import INT8, KEEP_NOTHING, TRUNK, Tuners, put_int8, put_trunk, state
 WAYS = ("near-data", "typical", "ideal")
 ROUNDS, ALONE = 5, 3
 EPOCHS = 5
+COPIES, LABEL_COPIES = 2, 4
 WITHIN, PLANNED_WITHIN = 0.15, 0.3
-LESS = {"fine-tune": 40.0, "relabel": 1000.0}
+BESIDE = "relabel, labels beside the store"
+FIRST, AGAIN = "relabel, labels across the link: the first", "relabel, labels across the link: a new head"
+LESS = {"fine-tune": 40.0, BESIDE: 1000.0, FIRST: 1000.0, AGAIN: 1000.0}
+HEAD_NOISE = 1e-3
 MILLION = 1e6
 
 
@@ -111,9 +123,27 @@ class Setting:
         calls: dict[str, Callable[[], int]] = {
             "typical": lambda: self._fit(f"{trunk}-typical", photos),
             "fine-tune": lambda: self._fit(f"{trunk}-near-data", photos),
-            "relabel": lambda: int(self.here.relabel(self.address, trunk)["labelled"]),
+            BESIDE: lambda: self._relabel(self.address, trunk),
         }
         return {what: self._crossing(call) for what, call in calls.items()}
+
+    def weigh_labels(self, folder: Path, options: Options) -> dict[str, float]:
+        """The same for a label where labels cross: by a store whose label database is at the tuner's end."""
+        folder.mkdir()
+        photos = write_tars(folder, options, copies=1 if options.quick else LABEL_COPIES)
+        held, state = state_of(folder / "state")
+        put_trunk(held)
+        with postgres_at(self.ends.trainer) as database:
+            open_labels(database.here).close()  # tables are made once, and not by a relabel
+            place, further = f"{self.ends.store.address}:7078", (*state, "--labels", database.url)
+            with serve(photos, listen=place, within=self.ends.store.words, further=further) as store:
+                first = self._crossing(lambda: self._relabel(store.address, TRUNK))
+                held.put(with_noise(held.get(TRUNK), HEAD_NOISE), name=TRUNK, switch=True)
+                again = self._crossing(lambda: self._relabel(store.address, TRUNK))
+        return {FIRST: first, AGAIN: again}
+
+    def _relabel(self, store: str, model: str) -> int:
+        return int(self.here.relabel(store, model)["labels"])
 
     def _fit(self, name: str, photos: int) -> int:
         self.here.fit(name)
@@ -238,7 +268,7 @@ def byte_table(one: Found, weights: Mapping[str, float]) -> Table:
 
 
 def start(folder: Path, options: Options, stack: ExitStack) -> Setting:
-    photos = write_tars(folder, options, copies=1 if options.quick else 2)
+    photos = write_tars(folder, options, copies=1 if options.quick else COPIES)
     (held, state), registry = state_of(folder / "state"), Registry(folder / "models")
     put_trunk(held, registry)
     put_int8(photos, held, registry)
@@ -257,6 +287,7 @@ def run(folder: Path, options: Options) -> Report:
         found = [measure(setting, trunk, options) for trunk in (TRUNK, INT8)]
         first = found[0]
         weights = setting.weigh(TRUNK, first.photos)
+        weights |= setting.weigh_labels(folder / "labelling", options)
     costs = cost_table(found, options.numbers), byte_table(first, weights)
     fewer = byte_bars(first, weights) if options.data else ()  # made-up photos have other sizes
     return Report(
@@ -269,6 +300,9 @@ def run(folder: Path, options: Options) -> Report:
             "seconds are those from the first request to the last epoch; planning is not in them",
             "store, tuner, training: for a photo, each alone; the plan's: what the product expects from a "
             "few photos",
+            "relabels: labels beside the store stay there, and what crosses is the job; across the link, in "
+            f"PostgreSQL, labels cross, of {LABEL_COPIES // COPIES} times as many photos, and the first time "
+            "the names of 1,000 classes too",
             "prices: " + ", ".join(f"{name} {value:g}" for name, value in options.numbers.items()),
         ),
         raw={

@@ -1,7 +1,7 @@
 """One training run with a selector, as a loader would have it: signals, a selection an epoch, weights.
 
-What is trained is a `Learner`. CPU seconds are told apart: training; scoring, a forward pass over all samples for
-selectors that look at their vectors; metrics, what is noted of each sample; selecting.
+What is trained is a `Learner`. CPU seconds are told apart: training; scoring, a forward pass over all samples
+for selectors that look at their vectors; metrics, what is noted of each sample; selecting.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,10 @@ from experiments import Run
 from headwater.data.index import Index
 from headwater.loader.curator import Curator
 from headwater.measure.signals import Signals
+from headwater.select.redundancy import stand_ins
+from headwater.select.samples import Samples
 from headwater.select.scoring import Gradients, score
-from headwater.select.selecting import Selector
+from headwater.select.selecting import Selector, make_selection
 from headwater.select.selection import Selection
 from headwater.select.uniform import Uniform
 from headwater.store.dataset import Dataset
@@ -31,6 +33,8 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 PARTS = ("training", "metrics", "scoring", "selecting")
+CACHED, PATIENCE = 0.2, 3
+"""The share of all samples that is at hand, for near-duplicates to be served from, and in how many epochs."""
 _WARM_UP = 0.05
 _BYTES = 1_000
 
@@ -54,18 +58,40 @@ class Learner(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Setting:
-    """How a run selects.
+class Redundant:
+    """A selector, with near-duplicates dropped, or with those that are `cached` serving for the others.
 
-    `weighted` off leaves weights out of the loss, as NeSSA's published code does. `scored` asks for a forward
-    pass over all samples before each selection that looks at vectors; without it they are those that training
-    itself has shown, some epochs ago.
+    A sample that was not served itself for `PATIENCE` epochs is.
     """
 
-    selector: Selector = Uniform()
-    weighted: bool = True
+    def __init__(self, selector: Selector, cached: NDArray[np.bool_] | None) -> None:
+        self.name, self._selector, self._cached = selector.name, selector, cached
+        self._read: NDArray[np.int32] | None = None
+
+    def select_epoch(self, samples: Samples) -> Selection:
+        if self._cached is None:
+            return make_selection(self._selector, samples, redundancy="drop")
+        if self._read is None:
+            self._read = np.full(len(samples), -1, np.int32)
+        found = make_selection(self._selector, samples)
+        others = stand_ins(samples, found.places, cached=self._cached, read=self._read, patience=PATIENCE)
+        found = replace(found, stand_ins=others)
+        self._read[found.served] = samples.epoch
+        return found
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a run selects: anew `every` so many epochs. What it does with near-duplicates needs groups.
+
+    `scored` asks for a forward pass over all samples before each selection that looks at vectors; without it
+    they are those that training itself has shown, some epochs ago.
+    """
+
+    selector: Selector = field(default_factory=Uniform)
     scored: bool = True
+    every: int = 1
+    redundancy: Literal["keep", "drop", "repeat"] = "keep"
 
 
 @dataclass(frozen=True)
@@ -77,19 +103,30 @@ class Recipe:
     noted_every: int = 1 << 30
 
 
+@dataclass(frozen=True)
+class Before:
+    """What there is before a run: columns of signals, and the CPU seconds of scoring that they took."""
+
+    columns: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+NOTHING = Before()
+
+
 def train(
     learner: Learner,
     setting: Setting,
     recipe: Recipe,
     *,
     seed: int,
-    known: Mapping[str, NDArray[np.generic]] | None = None,
+    before: Before = NOTHING,
 ) -> Run:
-    """From nothing to the last epoch; `known` are columns of signals that there are before."""
-    made = _Training(learner, setting, recipe, seed=seed, known=known or {})
+    """From nothing to the last epoch."""
+    made = _Training(learner, setting, recipe, seed=seed, before=before)
     for epoch in range(recipe.epochs):
         made.run(epoch)
-    return made.found
+    return replace(made.found, wall=made.clock.wall)
 
 
 class _Training:
@@ -100,53 +137,66 @@ class _Training:
         recipe: Recipe,
         *,
         seed: int,
-        known: Mapping[str, NDArray[np.generic]],
+        before: Before,
     ) -> None:
         self._learner, self._setting, self._recipe, self._seed = learner, setting, recipe, seed
-        self._selector = setting.selector
-        self._data = _dataset(learner.labels)
+        self._selector, self._data = setting.selector, _dataset(learner.labels)
         self._curator = Curator(
-            self._selector, self._data, seed=seed, epochs=recipe.epochs, ranks=lambda: (0, 1)
+            self._whole(), self._data, seed=seed, epochs=recipe.epochs, ranks=lambda: (0, 1)
         )
-        for name, values in known.items():
+        for name, values in before.columns.items():
             self._curator.signals.column(name)[:] = values
         self._notes = _Notes(self._curator.signals, self._data, self._selector.needs)
         self._scored = setting.scored and "vectors" in self._selector.needs
-        self._clock = _Clock()
-        self.found = Run([], [], [], [], [], self._clock.spent, 0.0)
+        self.clock = _Clock()
+        self.clock.spent["scoring"] += before.seconds
+        self.found = Run([], [], [], [], [], [], self.clock.spent, 0.0)
         learner.begin(seed)
+
+    def _whole(self) -> Selector | Redundant:
+        way = self._setting.redundancy
+        if way == "keep":
+            return self._selector
+        cached = np.random.default_rng(self._seed).random(len(self._data)) < CACHED
+        return Redundant(self._selector, cached if way == "repeat" else None)
 
     def run(self, epoch: int) -> None:
         """Score if need be, select, train, judge."""
-        clock, found = self._clock, self.found
-        if self._scored:
-            self._score(epoch)
-        with clock("selecting"):
-            selection = self._curator.begin(epoch)
+        clock, found = self.clock, self.found
+        if epoch % self._setting.every == 0:
+            if self._scored:
+                self._score(epoch)
+            with clock("selecting"):
+                self._selection = self._curator.begin(epoch)
+        selection = self._selection
         steps = self._train(epoch, selection)
         found.accuracy.append(self._learner.judge())
         found.steps.append(steps)
         found.visited.append(len(selection))
         found.effective.append(selection.effective)
+        found.stood_in.append(0 if selection.stand_ins is None else int((selection.stand_ins >= 0).sum()))
         found.seconds.append(clock.total)
 
     def _score(self, epoch: int) -> None:
-        places = self._data.positions()
-        with self._clock("scoring"):
+        """All but what was dropped for good."""
+        signals = self._curator.signals
+        places = np.flatnonzero(signals.bucket == 0) if signals.has("bucket") else self._data.positions()
+        with self.clock("scoring"):
             logits = self._learner.score(places)
-        with self._clock("metrics"):
+        with self.clock("metrics"):
             self._notes.put(places, logits, epoch)
 
     def _train(self, epoch: int, selection: Selection) -> int:
-        clock, served = self._clock, selection.served
+        clock, served = self.clock, selection.served
         order = np.random.default_rng((self._seed, epoch)).permutation(len(selection))
         batches = np.array_split(order, max(1, round(len(order) / self._recipe.batch)))
+        alike = bool((selection.weights == 1).all())
         noting = bool(self._selector.needs) and not self._scored
         pending: list[tuple[Ints, Floats]] = []
         for number, batch in enumerate(batches):
             with clock("training"):
                 rate = rate_at((epoch + number / len(batches)) / self._recipe.epochs)
-                weights = selection.weights[batch] if self._setting.weighted else None
+                weights = None if alike else selection.weights[batch]
                 pending.append((served[batch], self._learner.step(served[batch], weights, rate)))
             if noting and (len(pending) == self._recipe.noted_every or number == len(batches) - 1):
                 with clock("metrics"):
@@ -157,16 +207,17 @@ class _Training:
 
 
 class _Clock:
-    """CPU seconds by what they were spent on."""
+    """CPU seconds by what they were spent on, and those of a clock on the wall."""
 
     def __init__(self) -> None:
-        self.spent = dict.fromkeys(PARTS, 0.0)
+        self.spent, self.wall = dict.fromkeys(PARTS, 0.0), 0.0
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
-        begin = time.process_time()
+        begin, wall = time.process_time(), time.perf_counter()
         yield
         self.spent[part] += time.process_time() - begin
+        self.wall += time.perf_counter() - wall
 
     @property
     def total(self) -> float:
@@ -194,7 +245,7 @@ class _Notes:
 
 
 def rate_at(progress: float) -> float:
-    """The share of the learning rate: up for a while, then down along a cosine, by the steps that there are."""
+    """The share of the learning rate: up for a while, then down along a cosine, by the true steps."""
     if progress < _WARM_UP:
         return progress / _WARM_UP
     return 0.5 * (1 + math.cos(math.pi * (progress - _WARM_UP) / (1 - _WARM_UP)))

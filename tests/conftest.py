@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datasets import Photo, make_photos, write_folder, write_parquets, write_tars
-from labelled import Templates, make_templates
+from labelled import Kind, Templates, make_templates
 from postgres import Postgres, run_postgres
 from seaweed import S3Server, run_server
 
@@ -99,3 +99,11 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def label_templates(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Templates:
     return make_templates(tmp_path_factory.mktemp("labels"), postgres)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def label_kind(request: pytest.FixtureRequest, label_templates: Templates, tmp_path: Path) -> Kind:
+    """Both kinds of label database, for tests that run in the same way on each."""
+    if request.param == "sqlite":
+        return label_templates.sqlite_kind(tmp_path)
+    return label_templates.postgresql_kind()

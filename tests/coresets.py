@@ -43,9 +43,9 @@ def distances(vectors: Vectors) -> Doubles:
 
 
 def similarities(vectors: Vectors) -> Doubles:
-    """How objectives see vectors: a distance that none exceeds, less the distance."""
+    """How objectives see vectors: a distance above all, less the distance."""
     points = vectors.astype(np.float64)
-    top = 2 * np.sqrt(((points - points.mean(axis=0)) ** 2).sum(axis=1)).max()
+    top = 2.001 * np.sqrt(((points - points.mean(axis=0)) ** 2).sum(axis=1)).max()
     found: Doubles = top - distances(vectors)
     return found
 

@@ -46,7 +46,7 @@ from visitors import routes
 
 LONGEST_README = 150
 README_CODE_LINES = 12
-RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "bring-a-model", "labels")
+RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels")
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
 ERRORS = [
@@ -174,12 +174,15 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("datasets", "hw.Link", hw.Link),
         ("loader", "hw.Limits", hw.Limits),
         ("loader", "hw.Offload", hw.Offload),
+        ("loader", "hw.Cache", hw.Cache),
         ("loader", "hw.profile", hw.profile),
         ("inference", "hw.split", hw.split),
         ("tuner", "hw.Tuner", hw.Tuner),
         ("tuner", "hw.Recipe", hw.Recipe),
+        ("select", "hw.find_duplicates", hw.find_duplicates),
+        ("select", "hw.Duplicates", hw.Duplicates),
     ],
-    ids=["DataLoader", "open", "Link", "Limits", "Offload", "profile", "split", "Tuner", "Recipe"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: str, call: Any) -> None:
     part = section(read_reference(page), title)
@@ -202,6 +205,7 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("loader", Stats),
         ("loader", Signals),
         ("select", select.Selection),
+        ("select", hw.Duplicates),
         ("loader", Verdict),
         ("inference", Split),
         ("inference", CutPoint),

@@ -6,7 +6,7 @@ Answers lines of JSON on standard input, each with one line of JSON. `do` says w
 
     prepare     a fine-tuning called `name`, see `Settings`: what its plan expects
     fit         the one called `name`: seconds in all, of features and of training
-    relabel     at a `store`, with a `model` that it has: samples that were labelled, and seconds
+    relabel     at a `store`, with a `model` that it has: labels that were written, and seconds
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Bench:
         (found,) = relabel_at([store], Wish(model=model))
         if found.error is not None or found.job is None:
             raise RuntimeError(f"the store did not label its photos: {found}") from found.error
-        return {"labelled": found.job.counts["labelled"], "seconds": time.perf_counter() - begin}
+        labels = sum(found.job.counts[what] for what in ("labelled", "unchanged", "changed", "skipped"))
+        return {"labels": labels, "seconds": time.perf_counter() - begin}
 
 
 def describe(plan: FinetunePlan) -> dict[str, Any]:

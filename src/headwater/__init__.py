@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwater.data.image import Limits
+    from headwater.engine.cache import Cache
     from headwater.loader import Auto, Batch, DataLoader
+    from headwater.loader.duplicates import Duplicates, find_duplicates
     from headwater.loader.probe import profile
     from headwater.models.split import split
     from headwater.plan.offload import Offload
@@ -26,14 +28,17 @@ __version__ = version("headwater")
 __all__ = [
     "Auto",
     "Batch",
+    "Cache",
     "DataLoader",
     "Dataset",
+    "Duplicates",
     "Limits",
     "Link",
     "Offload",
     "Recipe",
     "Sample",
     "Tuner",
+    "find_duplicates",
     "open",
     "profile",
     "split",
@@ -42,14 +47,17 @@ __all__ = [
 _HOMES = {
     "Auto": "headwater.loader",
     "Batch": "headwater.loader",
+    "Cache": "headwater.engine.cache",
     "DataLoader": "headwater.loader",
     "Dataset": "headwater.store",
+    "Duplicates": "headwater.loader.duplicates",
     "Limits": "headwater.data.image",
     "Link": "headwater.store",
     "Offload": "headwater.plan.offload",
     "Recipe": "headwater.tune.recipe",
     "Sample": "headwater.store",
     "Tuner": "headwater.tune.tuner",
+    "find_duplicates": "headwater.loader.duplicates",
     "open": "headwater.store",
     "profile": "headwater.loader.probe",
     "split": "headwater.models.split",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -120,21 +121,44 @@ def test_labels_of_a_database(
     assert registry.current("plain").classes == ("cold", "warm")
 
 
-def test_labels_of_a_store_that_are_looked_for_elsewhere(
-    colours: Path, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_labels_that_a_store_keeps(
+    colours: Path,
+    registry: Registry,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a database that is not here, and in one that knows nothing of them."""
+    """They are learnt where no database is named; in one that is, they may not be."""
+    data, place = hw.open(colours), tmp_path / "state" / "labels.db"
+    place.parent.mkdir()
+    with closing(open_labels(place)) as database:
+        numbers = database.adopt("colours", ["cold", "warm"])
+        warm = (np.asarray(data.labels) == 2).astype(int)
+        database.write("colours", LabelRows.of(data.ids[::2], numbers[warm[::2]], source=Source.HUMAN))
     open_labels(tmp_path / "mine.db").close()
-    with running_daemon({"colours": colours}) as daemon:
-        address = f"{daemon.serving.address}/colours"
-        for place, says in (("none.db", "there is no label database"), ("mine.db", "no labels are kept of")):
-            words = ("--labels", "human", "--db", tmp_path / place)
-            assert run(address, registry, *words) == 1
+    monkeypatch.delenv("HEADWATER_LABELS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    with running_daemon({"colours": colours}, state=tmp_path / "state") as daemon:
+        address, wish = f"{daemon.serving.address}/colours", ("--labels", "human+model>=0.9")
+        found = run_json(capsys, address, registry, *wish, "--cut", "images", "--name", "there")
+        assert (found["made"]["samples"], found["made"]["held"], found["made"]["labels"]) == (81, 9, wish[1])
+        assert registry.current("there").classes == ("cold", "warm")
+        here = run_json(capsys, colours, registry, *wish, "--db", place, "--name", "here")
+        assert here["losses"] == found["losses"]
+        for name, says in (("none.db", "there is no label database"), ("mine.db", "no labels are kept of")):
+            assert run(address, registry, *wish, "--db", tmp_path / name) == 1
             shown = capsys.readouterr().err
             assert says in shown
-            assert "a store does not send its labels: name the file STATE/labels.db on its machine" in shown
-    assert run(colours, registry, *words) == 1
-    assert "a store does not send" not in capsys.readouterr().err, "of what lies here no store knows"
+            assert "leave out --db, and $HEADWATER_LABELS, to learn the labels that the stores" in shown
+        assert run(address, registry, *wish, "--dataset", "colours") == 2
+        assert "stores keep those of the data by its name" in capsys.readouterr().err
+        assert run(address, registry, *wish, "--db", address) == 2
+        assert "finetune` without --db learns that" in capsys.readouterr().err
+        monkeypatch.setenv("HEADWATER_LABELS", str(tmp_path / "mine.db"))
+        assert run(address, registry, *wish) == 1
+        assert "no labels are kept of" in capsys.readouterr().err
+    assert run(colours, registry, *wish, "--db", tmp_path / "mine.db") == 1
+    assert "leave out" not in capsys.readouterr().err, "of what lies here no store knows"
 
 
 @pytest.mark.parametrize("name", ["plain", "tuned"])
@@ -163,15 +187,19 @@ def test_a_result_that_a_store_does_not_take_is_only_delivered_by_the_same_comma
     assert Registry(tmp_path / "state" / "models").current(name).digest == made.digest
 
 
-def test_the_command_says_that_a_new_head_on_int8_is_not_measured(
+def test_the_command_says_whether_int8_layers_stay_under_the_new_head(
     registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
     registry.put(as_they_are(fitted()), name="plain", switch=True)
     quantise_here(hw.open(pictures), registry, QuantiseWish("plain"))
     assert run(pictures, registry) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "int8" in line]
-    assert line.endswith("and not for the new head")
+    before, after = [line for line in capsys.readouterr().err.splitlines() if "int8" in line]
+    assert before.endswith("which it gets unless 95.0% of labels stay")
+    assert after.startswith("int8: under the new head int8 layers give the label of fp32 for ")
+    found = run_json(capsys, pictures, registry, "--seed", "1")
+    assert found["said"].startswith("int8: under the new head")
+    assert found["made"]["int8"]["accepted"] is True
 
 
 @pytest.mark.parametrize(

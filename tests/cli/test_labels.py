@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import headwater as hw
 from headwater.cli import run
 from headwater.store.labels import LabelRows, Source, open_labels
 from labelled import announce, digest, human, predicted
+from stores import running_daemon
 
 
 @pytest.fixture
@@ -203,3 +204,56 @@ def test_the_command_line_loads_no_database() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+@pytest.fixture
+def store(place: Path, photo_folder: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of one that keeps these labels."""
+    with running_daemon({"photos": photo_folder}, state=tmp_path / "state", labels=str(place)) as daemon:
+        yield daemon.serving.address
+
+
+def test_what_a_store_sends_is_what_its_database_has(
+    say: Callable[..., Said], labels: Any, store: str, place: Path, photo_folder: Path, tmp_path: Path
+) -> None:
+    """Counts, searches and exports; all else is done in the database itself."""
+
+    def ask(verb: str, *words: object) -> dict[str, Any]:
+        code, output, errors = say(verb, "photos", *words, "--db", store, "--json")
+        assert code == 0, errors
+        document: dict[str, Any] = json.loads(output)
+        return document
+
+    assert ask("counts") == labels("counts")
+    for words in (
+        ("--limit", 7),
+        ("--source", "import", "--limit", 4, "--data", photo_folder),
+        ("--version", "net2", "--score", "0.9..", "--after", 1 << 60),
+    ):
+        found = ask("search", *words)
+        assert found == labels("search", *words)
+        assert found["rows"]
+    for name in ("labels.csv", "labels.parquet", "tasks.json"):
+        here, there = tmp_path / f"here-{name}", tmp_path / f"there-{name}"
+        assert labels("export", here, "--data", photo_folder)["rows"] == 36
+        assert ask("export", there, "--data", f"{store}/photos")["rows"] == 36
+        assert here.read_bytes() == there.read_bytes()
+    shown = say("counts", "photos", "--db", f"{store}/photos")
+    assert (shown[0], "together" in shown[1]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("log",), ("review", "photos"), ("undo", "photos"), ("rename", "photos", "a", "b")]
+)
+def test_what_a_store_does_not_send(say: Callable[..., Said], words: tuple[str, ...]) -> None:
+    code, _, errors = say(*words, "--db", "grpc://127.0.0.1:1")
+    assert code == 2
+    assert "searches, counts and exports what it sends" in errors
+
+
+def test_a_store_that_is_not_there(say: Callable[..., Said], store: str) -> None:
+    assert say("counts", "photos", "--db", "grpc://127.0.0.1:1")[0] == 3
+    code, _, errors = say("counts", "fotos", "--db", store)
+    assert (code, "no dataset 'fotos'" in errors) == (1, True)
+    code, _, errors = say("search", "photos", "--class", "dog", "--db", store)
+    assert (code, "no class is called 'dog'" in errors) == (2, True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from graphs import change, make_model, make_tensors, new_head
+from graphs import change, make_model, make_tensors, new_head, trunk_file, trunk_nodes
 from headwater.cli import run, syncing
+from headwater.models.graph import split_tensors
+from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.store.server.daemon import Daemon
@@ -78,6 +81,23 @@ def headwater(registry: Registry, castle: Castle, capsys: pytest.CaptureFixture[
         return code, json.loads(capsys.readouterr().out)
 
     return call
+
+
+def make_int8() -> Model:
+    """A model whose activations are rounded to 8 bits."""
+    tensors = {
+        **make_tensors(12),
+        "trunk/scale": np.array(0.05, np.float32),
+        "trunk/zero": np.array(0, np.uint8),
+    }
+    first, relu, _, last = trunk_nodes()
+    rounded = [
+        helper.make_node("QuantizeLinear", ["b", "scale", "zero"], ["b8"]),
+        helper.make_node("DequantizeLinear", ["b8", "scale", "zero"], ["b32"]),
+        helper.make_node("GlobalAveragePool", ["b32"], ["c"]),
+    ]
+    trunk, _ = split_tensors(trunk_file(tensors, nodes=[first, relu, *rounded, last]))
+    return replace(make_model(12), trunk=trunk, tensors=tensors)
 
 
 def put(registry: Registry, model: Any, name: str, parent: ModelVersion | None = None) -> ModelVersion:
@@ -206,6 +226,30 @@ def test_an_approximation_says_what_it_costs_and_saves(
     _, exact = headwater("sync", address)
     assert exact["deliveries"][0]["version"] == second.digest
     assert exact["deliveries"][0]["largest_error"] is None
+
+
+def test_int8_layers_from_elsewhere_are_said_to_be_unmeasured(
+    headwater: Words,
+    castle: Castle,
+    registry: Registry,
+    address: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put(registry, make_int8(), "wrens")
+    put(registry, make_model(11), "larks")
+    _, found = headwater("sync", address)
+    assert {row["model"]: row["int8"] for row in found["deliveries"]} == {
+        "larks": None,
+        "wrens": "unmeasured here",
+    }
+    monkeypatch.setenv("COLUMNS", "300")
+    run(["models", "sync", address, "--registry", str(registry.folder), *castle.flags()])
+    larks, wrens = [
+        line for line in capsys.readouterr().out.splitlines() if "larks" in line or "wrens" in line
+    ]
+    assert "in force, int8 unmeasured here" in wrens
+    assert "int8" not in larks
 
 
 def test_a_model_that_is_damaged_here_keeps_no_other_from_the_stores(

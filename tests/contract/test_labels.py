@@ -33,11 +33,9 @@ from labelled import (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def kind(request: pytest.FixtureRequest, label_templates: Templates, tmp_path: Path) -> Kind:
-    if request.param == "sqlite":
-        return label_templates.sqlite_kind(tmp_path)
-    return label_templates.postgresql_kind()
+@pytest.fixture
+def kind(label_kind: Kind) -> Kind:
+    return label_kind
 
 
 @pytest.fixture
@@ -522,8 +520,8 @@ class TestPages:
             following = page.next
             yield page
 
-    @pytest.mark.parametrize("name", QUERIES)
-    @pytest.mark.parametrize("looked_at", [1, 30, 199, 200, 1000])
+    @pytest.mark.parametrize("name", ["all", "classes", "exactly", "human"])
+    @pytest.mark.parametrize("looked_at", [4, 200])
     def test_all_that_fits_however_little_is_gone_through_for_a_page(
         self, filled: LabelDatabase, name: str, looked_at: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:

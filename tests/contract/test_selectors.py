@@ -19,9 +19,12 @@ from columns import make_samples, random_samples, seeds
 from headwater.select.active_bias import ActiveBias
 from headwater.select.biggest_losers import BiggestLosers
 from headwater.select.buckets import Buckets
+from headwater.select.craig import Craig
 from headwater.select.fresh import Fresh
 from headwater.select.infobatch import InfoBatch
+from headwater.select.k_center import FarthestFirst
 from headwater.select.loss_rank import LossRank
+from headwater.select.medoids import Medoids
 from headwater.select.proxy import Proxy
 from headwater.select.samples import COLUMNS, Samples
 from headwater.select.selecting import SELECTORS, Selector, make_selection
@@ -40,6 +43,10 @@ VARIANTS: list[Selector] = [
     Proxy(0.2, by="margin"),
     Proxy(0.2, by="entropy"),
     Buckets(rate=1.0, floor=0.0, published=True, recall="none", whole_end=False),
+    FarthestFirst(0.1, chunk=5, weighted=False),
+    Craig(0.1, explore=0.2),
+    Medoids(0.1, chunk=None, weighted=False),
+    Medoids(0.5, chunk=8, threshold=1.0, every=2, floor=0.0, shrunk=0.2),
 ]
 FLOATS = [name for name in COLUMNS if getattr(make_samples(1), name).dtype == np.float32]
 

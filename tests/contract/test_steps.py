@@ -28,6 +28,7 @@ EXAMPLES = {
     "resize": [{"size": (9, 8)}, {"size": 9}, {"size": 9, "max_size": 10, "interpolation": "nearest"}],
     "random_horizontal_flip": [{}, {"p": 1.0}],
     "random_vertical_flip": [{}],
+    "thumbnail": [{}, {"edge": 7}],
     "color_jitter": [{"brightness": 0.4, "contrast": (0.5, 1.0), "saturation": 0.4, "hue": 0.1}, {}],
     "grayscale": [{}, {"num_output_channels": 3}],
     "random_grayscale": [{"p": 0.5}],

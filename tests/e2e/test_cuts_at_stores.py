@@ -90,6 +90,7 @@ def test_the_head_is_as_good_and_the_bytes_are_those_of_the_cut(data: hw.Dataset
     done = Tuner(data, "plain", registry=registry, recipe=RECIPE).fit("cut")
     other = Tuner(data, "plain", registry=registry, recipe=FEATURES).fit("whole")
     assert done.plan.cut.name == CUT
+    assert (done.version.made["cut"], "cut" in other.version.made) == (CUT, False)
     assert done.measured.bytes == 180 * WIDTH * 2
     assert done.plan.bytes == 180 * WIDTH * 2
     assert done.accuracy[-1] == pytest.approx(other.accuracy[-1], abs=0.02)

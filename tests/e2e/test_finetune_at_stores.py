@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from exports import exported_inside
+from exports import as_they_are, exported_inside, fitted
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.errors import ModelNotFound, Unreachable, WrongUse
@@ -22,10 +25,15 @@ from headwater.plan.finetune import FinetunePlan
 from headwater.plan.finetune.choice import DOUBT, TIE
 from headwater.store.client.link import Link
 from headwater.store.client.models import models_of
+from headwater.store.labels import LabelRows, Source, open_labels
 from headwater.store.pushing import push
+from headwater.tune.labels import labels_from
+from headwater.tune.quantise import QuantiseWish, quantise_here
 from headwater.tune.recipe import Recipe
+from headwater.tune.relabel import relabel_at
 from headwater.tune.sources import AtStores
 from headwater.tune.tuner import Tuner
+from nets import SIZE
 from stores import StoreProcess, running_daemon
 from tunings import StopAt, make_registry, write_colours
 
@@ -152,6 +160,28 @@ def test_features_larger_than_the_images_are_refused_unless_allowed(
     assert "features left out: more bytes than an image" in free.reason
 
 
+def test_int8_layers_are_judged_by_features_where_stores_have_fp32_and_by_images_elsewhere(
+    registry: Registry, tmp_path: Path
+) -> None:
+    folder = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    fp32 = registry.put(as_they_are(fitted()), name="plain", switch=True).digest
+    quantise_here(hw.open(folder), registry, QuantiseWish("plain"))
+    int8 = registry.current("plain").digest
+    taken = {}
+    with running_daemon({"colours": folder}, state=tmp_path / "state") as daemon:
+        address = daemon.serving.address
+        for name, brought in (("without", [int8]), ("with", [fp32, int8])):
+            for digest in brought:
+                push(registry, [address], digest, name="plain")
+            with closing(hw.open(f"{address}/colours")) as data:
+                done = Tuner(data, int8, registry=registry, recipe=RECIPE).fit(name)
+            assert done.version.made["int8"]["images"] == 99
+            assert (done.version.made["int8"]["accepted"], done.version.parent) == (True, int8)
+            taken[name] = done.measured.bytes
+    assert taken["with"] == (180 + 99) * 48
+    assert taken["without"] > 180 * 48 + 0.8 * 99 / 180 * int(hw.open(folder).sizes.sum())
+
+
 def test_shards_and_augmentation(registry: Registry, tmp_path: Path) -> None:
     """Two stores with other pictures each; both make variants of their own."""
     from headwater import transforms as T
@@ -272,6 +302,81 @@ def test_the_command_brings_the_model_there_and_the_result_back(
     version = registry.current("tuned")
     assert version.tensors["head/weight"].digest == expected
     assert {name: digests[0] for name, digests in held.current.items()} == {"tuned": version.digest}
+
+
+def tune_by_command(
+    stores: Sequence[StoreProcess], registry: Registry, wish: str, *words: str
+) -> dict[str, Any]:
+    """What `headwater finetune --labels WISH` says where no label database is named, nor lies here."""
+    home = registry.folder.parent / "home"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    environment = {**environment, "XDG_DATA_HOME": str(home), "HEADWATER_LABELS": ""}
+    command = [
+        sys.executable,
+        "-m",
+        "headwater.cli",
+        "finetune",
+        *(f"{one.address}/colours" for one in stores),
+    ]
+    command += ["--registry", str(registry.folder), "--model", "plain", "--labels", wish, "--epochs", "3"]
+    command += ["--runs", "2", "--batch-size", "32", "--json", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, timeout=240, check=True)
+    assert not home.exists(), "nothing was looked for here"
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_labels_that_a_store_keeps_are_learnt_from_afar(
+    colours: Path, registry: Registry, tmp_path: Path
+) -> None:
+    """Those of a relabel, and a human's corrections at the store; as on its own machine."""
+    wish, laptop = "human+model>=0.2", hw.open(colours)
+    with StoreProcess({"colours": colours}, state=tmp_path / "state") as store:
+        push(registry, [store.address], "plain")
+        (job,) = relabel_at([f"{store.address}/colours"])
+        assert job.ok
+        with closing(open_labels(tmp_path / "state" / "labels.db")) as database:
+            label = database.adopt("colours", ["a human's"])[0]
+            database.write("colours", LabelRows.of(laptop.ids[::9], [label] * 20, source=Source.HUMAN))
+            here = labels_from(database, "colours", dataset=laptop, wish=wish)
+            counts = database.counts("colours")
+        found = tune_by_command([store], registry, wish, "--cut", "features", "--name", "tuned")
+    assert counts["a human's"][Source.HUMAN] == 20
+    assert 20 < len(here) <= 180
+    assert found["made"]["samples"] + found["made"]["held"] == len(here)
+    assert registry.current("tuned").classes == here.classes
+    alone = Tuner(laptop, "plain", registry=registry, recipe=LAPTOP, labels=here).fit("laptop")
+    assert registry.current("tuned").tensors["head/weight"] == alone.version.tensors["head/weight"]
+
+
+def test_labels_of_replicas_and_shards_are_learnt_together(
+    colours: Path, registry: Registry, tmp_path: Path
+) -> None:
+    """Each of three stores has a database of its own; two of them have the same pictures."""
+    south = write_colours(tmp_path / "south", 10)
+    for picture in south.rglob("*.png"):
+        picture.rename(picture.with_name(f"south-{picture.name}"))
+    north_ids, south_ids = (np.asarray(hw.open(folder).ids) for folder in (colours, south))
+    given = {
+        "one": (north_ids[:100], "sky"),
+        "two": (north_ids[90:120], "leaf"),
+        "three": (south_ids, "brick"),
+    }
+    with ExitStack() as stack:
+        stores = []
+        for (name, (ids, said)), folder in zip(given.items(), (colours, colours, south), strict=True):
+            (tmp_path / name).mkdir()
+            with closing(open_labels(tmp_path / name / "labels.db")) as database:
+                labels = [database.adopt("colours", [said])[0]] * len(ids)
+                database.write("colours", LabelRows.of(ids, labels, source=Source.HUMAN))
+            stores.append(stack.enter_context(StoreProcess({"colours": folder}, state=tmp_path / name)))
+        found = tune_by_command(stores, registry, "human", "--cut", "images", "--name", "tuned")
+        with closing(hw.open([f"{store.address}/colours" for store in stores])) as data:
+            learnt = labels_from(dataset=data, wish="human")
+    assert registry.current("tuned").classes == ("brick", "leaf", "sky")
+    assert found["made"]["samples"] + found["made"]["held"] == 150
+    # What the second replica says of ten samples that both know was said later.
+    assert np.bincount(learnt.labels).tolist() == [30, 30, 90]
 
 
 def _wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from exports import as_they_are, fitted
+from exports import MEAN, STD, as_they_are, fitted
+from headwater import transforms as T
 from headwater.errors import HeadwaterError, Refused, StoreLost, WrongUse
+from headwater.loader.beside import Beside
 from headwater.models.quantise import quantise
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
@@ -34,7 +37,7 @@ from headwater.store.pushing import bring_over
 from headwater.store.selecting import selects_at
 from headwater.store.wire.messages import SelectionWish
 from nets import CLASSES as COLOURS
-from nets import SIZE
+from nets import SIZE, plain
 from relabelling import nudged
 from sieves import NAMES, columns, proxy, samples, write_labelled
 from stores import StoreProcess, running_daemon, write_tokens
@@ -292,8 +295,8 @@ def test_a_store_that_is_killed_is_lost_and_one_that_comes_back_goes_on(many: Pa
         asking.join(30)
         assert isinstance(asking.error, StoreLost), asking.error
         assert time.monotonic() - begun < 15
-        store.restart()
-        asking = Asking(lambda: selects.run("small", WISH))
+    with store, closing(hw.open(f"{store.address}/photos")) as data:
+        asking = Asking(lambda: selects_at(data.store).run("small", WISH))
         wait_until_it_works(state)
         store.restart()
         asking.join(120)
@@ -353,3 +356,72 @@ def test_an_int8_proxy_ranks_losses_as_fp32_does(colours: hw.Dataset, tmp_path: 
         wish = SelectionWish("infobatch", {"ratio": 0.9}, seed=3, epoch=1)
         exact, near = (set(selects.run(name, wish).ids.tolist()) for name in ("whole", "small"))
     assert len(exact & near) / len(exact | near) > 0.8
+
+
+STEPS = T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
+
+
+@pytest.mark.slow
+def test_a_store_that_dies_while_it_selects_costs_a_round_and_no_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed, and started again without its jobs: what was fed is lost, and training goes on."""
+    folder, state, model = (
+        write_colours(tmp_path / "all", 50, size=SIZE),
+        tmp_path / "state",
+        plain(classes=3),
+    )
+    with (
+        StoreProcess({"colours": folder}, state=state, cores=0.5, feature_bytes=0) as store,
+        closing(hw.open(f"{store.address}/colours", link=Link(deadline_seconds=2))) as data,
+        closing(Beside("infobatch", data, STEPS, run="mine")) as beside,
+    ):
+        loader = hw.DataLoader(data, STEPS, batch_size=25, shuffle=True, select=beside, epochs=40)
+        seen = [visit(loader)]
+        beside.feed(model)
+        wait_until_it_works(state)
+        store.kill()
+        shutil.rmtree(state / "jobs")
+        store.restart()
+        assert beside.rounds[0].done.wait(60)
+        seen += [visit(loader), visit(loader)]
+        assert [len(ids) for ids in seen] == [150, 150, 150]
+        assert "a round of selection was lost, the last one stands" in caplog.text
+        beside.feed(model)
+        assert beside.rounds[1].done.wait(60)
+        seen += [visit(loader), visit(loader)]
+        assert [one.epoch for one in beside.rounds] == [2, 4]
+        assert (len(seen[3]), len(seen[4])) == (150, beside.rounds[1].chosen)
+        assert 0 < len(seen[4]) < 150
+
+
+def visit(loader: hw.DataLoader) -> set[int]:
+    seen = [id for batch in loader for id in batch.ids.tolist()]
+    assert len(set(seen)) == len(seen)
+    return set(seen)
+
+
+@pytest.mark.slow
+def test_what_a_round_moves_over_the_link(tmp_path: Path) -> None:
+    """Weights of int8, the next ones as a delta, and of the samples those that were selected."""
+    folder, model = write_colours(tmp_path / "all", 50, size=SIZE), plain(classes=3)
+    with (
+        running_daemon({"colours": folder}, state=tmp_path / "state") as daemon,
+        closing(hw.open(f"{daemon.serving.address}/colours")) as data,
+        closing(Beside("fresh", data, STEPS, share=0.3)) as beside,
+    ):
+        loader = hw.DataLoader(data, STEPS, batch_size=25, select=beside)
+        moved = []
+        for _ in range(4):
+            before = loader.stats().bytes_moved
+            visit(loader)
+            moved.append(loader.stats().bytes_moved - before)
+            beside.feed(model)
+            assert beside.rounds[-1].done.wait(60)
+            assert beside.rounds[-1].error is None
+        assert [one.fed.precision for one in beside.rounds if one.fed] == 4 * ["int8"]
+        first, *others = [one.bytes_moved for one in beside.rounds]
+        assert max(others) < first
+        assert moved[2] < 0.35 * moved[0]
+        (left,) = Registry(tmp_path / "state" / "models").versions()
+        assert left.made["by"] == "proxy"

@@ -14,6 +14,7 @@ import headwater as hw
 from datasets import CLASSES, Photo, make_photo, write_folder
 from headwater import transforms as T
 from headwater.data.codecs.excerpts import EXCERPTS
+from headwater.engine.cache import Cache, SampleCache
 from headwater.engine.chain import Chain
 from headwater.engine.meter import Meter
 from headwater.engine.run import Task
@@ -35,6 +36,7 @@ CUT = 64 * 64 * 3  # bytes at every cut, and let codecs make no difference
 SIZE = 4 * CUT  # of a file
 LINK = 10e6
 FRESH = Auto(fresh=True)
+NOTHING = slice(0)
 
 
 def make_folder(folder: Path, numbers: range) -> Path:
@@ -55,7 +57,7 @@ class Run:
     With `cores` the store's steps take time too.
     """
 
-    def __init__(self, data: hw.Dataset, auto: Auto = FRESH) -> None:
+    def __init__(self, data: hw.Dataset, auto: Auto = FRESH, cache: SampleCache | None = None) -> None:
         self.data, self.now, self.meter = data, 0.0, Meter()
         self.wire = 0.0  # seconds in which something came
         self.traffic = Traffic(lambda: self.wire)
@@ -63,7 +65,10 @@ class Run:
             assert isinstance(store, RemoteStore)
             store.traffic = self.traffic
         chain = Chain(STEPS, seed=1)
-        self.planner = Planner(data, chain, auto, meter=self.meter, cores=2, clock=lambda: self.now)
+        self.cache, self.tasks = cache, list[Task]()
+        self.planner = Planner(
+            data, chain, auto, meter=self.meter, cores=2, cache=cache, clock=lambda: self.now
+        )
         self.link, self.late, self.held = LINK, 1.0, 0.0
         self.waiting = "read"
         self.cores: float | None = None
@@ -91,6 +96,7 @@ class Run:
         under_way = [task for _, task in zip(range(ahead), assigned, strict=False)]
         while under_way:
             task = under_way.pop(0)
+            self.tasks.append(task)
             phases.append("none" if task.plan is None else task.plan.phase)
             self.stretches += [] if task.plan is None else [task.plan]
             self._make(task)
@@ -125,18 +131,21 @@ class Run:
         count = len(ways)
         jpeg = np.array([position not in self.png for position in positions.tolist()])
         done = jpeg | ~np.array([way.codec in EXCERPTS for way in self.planner.ways])[ways]
+        held = None if self.cache is None else self.cache.contains(positions)
+        sent = np.where(done & (ways > 0), CUT, SIZE).astype(np.int64)
         return Seen(
             positions=positions,
             ids=self.data.index.ids[positions],
             epoch=epoch,
             ways=ways,
             done=done,
-            bytes=np.where(done & (ways > 0), CUT, SIZE).astype(np.int64),
+            bytes=sent if held is None else np.where(held, 0, sent),
             store_seconds=np.where(ways > 0, 2e-3, 0).astype(np.float32),
             trainer_seconds=np.full(count, 1e-3, np.float32),
             sizes=np.full((count, 2), 80, np.int32),
             able=jpeg,
             file_bytes=np.full(count, SIZE, np.int64),
+            held=held,
         )
 
 
@@ -381,3 +390,57 @@ def test_what_others_get_wrong_still_ends_the_run(run: Callable[..., Run]) -> No
     with pytest.raises(ZeroDivisionError, match="an order"):
         list(playing.planner.assign(tasks()))
     assert not playing.planner.failure
+
+
+def make_cache(data: hw.Dataset, *, held: slice = NOTHING, wanted: slice = NOTHING) -> SampleCache:
+    """Room for everything; these are held, and of the others these are worth it."""
+    cache = SampleCache(Cache(1 << 40), data.index, Chain(STEPS, seed=1))
+    importance = np.zeros(COUNT, np.float32)
+    importance[wanted] = 1
+    cache.value(importance)
+    cache.begin()
+    positions = np.arange(COUNT)[held]
+    cache.admit(positions, [b"a file"] * len(positions), ["files"] * len(positions))
+    return cache
+
+
+def ways_by_position(playing: Run) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for task in playing.tasks:
+        assert task.ways is not None
+        for position, way in zip(task.positions.tolist(), task.ways.tolist(), strict=True):
+            found.setdefault(position, set()).add(way)
+    return found
+
+
+def test_what_a_cache_holds_is_no_part_of_the_load(run: Callable[..., Run], data: hw.Dataset) -> None:
+    playing = run(cache=make_cache(data, held=slice(0, None, 2)))
+    assert "plan" in playing.play(64)
+    playing.play(64)
+    ways = ways_by_position(playing)
+    assert all(ways[position] == {0} for position in range(0, COUNT, 2))
+    assert any(ways[position] != {0} for position in range(1, COUNT, 2))
+    last = playing.planner.logbook.stretches[-1]
+    assert last.none is not None
+    assert last.none.bytes == pytest.approx(last.none.samples * SIZE / 2, rel=0.01)
+    assert last.measured.bytes <= last.measured.samples * SIZE / 2
+    assert last.pushed_back == 0
+    assert sum(total.done for total in playing.planner.logbook.totals) == COUNT  # half of two epochs
+
+
+def test_what_a_cache_wants_comes_as_a_file(run: Callable[..., Run], data: hw.Dataset) -> None:
+    """Also while ways are tried: the crop of this epoch could not be held."""
+    playing = run(cache=make_cache(data, wanted=slice(0, None, 2)))
+    assert "plan" in playing.play(64)
+    ways = ways_by_position(playing)
+    whole = playing.planner.ways.index(hw.Offload(1)) if hw.Offload(1) in playing.planner.ways else 0
+    assert all(ways[position] <= {0, whole} for position in range(0, COUNT, 2))
+    assert any(ways[position] - {0, whole} for position in range(1, COUNT, 2))
+
+
+def test_where_everything_is_held_nothing_is_planned(run: Callable[..., Run], data: hw.Dataset) -> None:
+    playing = run(cache=make_cache(data, held=slice(None)))
+    for _ in range(3):
+        playing.play(64)
+    assert all(ways == {0} for ways in ways_by_position(playing).values())
+    assert playing.planner.failure == ""

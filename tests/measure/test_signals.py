@@ -66,6 +66,14 @@ def test_the_deviation_is_that_of_the_history(index: Index) -> None:
     assert np.isnan(signals.deviation[1:]).all()
 
 
+def test_a_probability_that_is_no_number_leaves_the_history_alone(index: Index) -> None:
+    signals = Signals(index)
+    for epoch, chance in enumerate((0.25, np.nan, 0.75)):
+        signals.record(index.ids[:1], floats(1), epoch=epoch, probability=floats(chance))
+    assert np.isfinite(signals.deviation[0])
+    assert signals.probability_mean[0] == pytest.approx(0.25 + 0.5 / 3)
+
+
 def test_a_sample_that_comes_twice_in_a_batch_counts_once(index: Index) -> None:
     signals = Signals(index)
     signals.record(index.ids[[5, 1, 5]], floats(9, 2, 3), epoch=0)

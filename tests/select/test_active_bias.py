@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from columns import make_samples
+from headwater.errors import WrongUse
 from headwater.select.active_bias import ActiveBias, _weigh
+from headwater.select.samples import Samples
+from headwater.select.selecting import make_selection
 
 
 def test_the_published_weight() -> None:
@@ -40,6 +43,15 @@ def test_samples_that_were_not_seen_twice_always_come() -> None:
     assert choice.places[:10].tolist() == list(range(10))
     assert len(choice.places) == 10 + 9
     assert choice.chances is None
+
+
+def test_after_one_epoch_nothing_can_vary_yet() -> None:
+    told = {"probability": np.full(10, 0.5), "seen": np.ones(10, np.int32)}
+    assert (
+        len(make_selection(ActiveBias(0.5), Samples.of(np.arange(10), np.arange(10), epoch=1, **told))) == 10
+    )
+    with pytest.raises(WrongUse, match="learns from 'deviation'"):
+        make_selection(ActiveBias(0.5), Samples.of(np.arange(10), np.arange(10), epoch=2, **told))
 
 
 def test_corrected_by_chances() -> None:

@@ -95,7 +95,7 @@ def test_samples_without_a_vector_stay_and_stand_for_themselves(selector: Select
     samples = random_gradients(300)
     vectors = np.array(samples.vectors)
     unknown = np.array([0, 17, 18, 299])
-    vectors[unknown, [0, 1, 2, 3]] = [np.nan, np.inf, np.nan, -np.inf]
+    vectors[unknown, [0, 1, 2, 3]] = [np.nan, np.inf, 1e30, -np.inf]
     choice = selector.choose(replace(samples, vectors=vectors))
     assert choice.weights is not None
     where = np.searchsorted(choice.places, unknown)
@@ -106,6 +106,18 @@ def test_samples_without_a_vector_stay_and_stand_for_themselves(selector: Select
     rest = np.setdiff1d(np.arange(300), unknown)
     alone = selector.choose(samples.take(rest))
     assert np.setdiff1d(choice.places, unknown).tolist() == rest[alone.places].tolist()
+
+
+@every_selector
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_vectors_of_other_floats(selector: Selector, kind: type) -> None:
+    samples = random_gradients(300)
+    assert samples.vectors is not None
+    rounded = samples.vectors.astype(np.float16)
+    one, other = (
+        selector.choose(replace(samples, vectors=rounded.astype(some))) for some in (np.float32, kind)
+    )
+    assert one.places.tolist() == other.places.tolist()
 
 
 @every_selector

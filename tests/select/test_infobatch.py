@@ -48,7 +48,7 @@ def test_the_weighted_loss_is_that_of_all_in_expectation() -> None:
 @pytest.mark.parametrize("value", [0.1, 2.302585, 1e-6])
 @pytest.mark.parametrize("count", [3, 1000, 100_003])
 def test_equal_losses_leave_nothing_out(value: float, count: int) -> None:
-    # the mean of equal floats can lie above them, and all would be below the mean
+    # summed in 32 bits, the mean of equal losses can lie above them, and all would be below the mean
     choice = InfoBatch().choose(make_samples(count, loss=np.full(count, value), epoch=1))
     assert len(choice.places) == count
     assert choice.chances is None

@@ -45,6 +45,7 @@ def test_weights_that_span_many_magnitudes_keep_to_the_clip_too() -> None:
 def test_what_counts_nothing_takes_what_no_other_may() -> None:
     assert compose(np.array([1.0] + 9 * [0.0])).tolist() == pytest.approx([5.0] + 9 * [5 / 9])
     assert compose(np.array([1.0, 0, 1, 0])).tolist() == [2, 0, 2, 0]
+    assert compose(np.array([1.0, 1e-311]), clip=1.5).tolist() == [1.5, 0.5]
 
 
 def test_parts_are_multiplied_and_absent_ones_are_left_out() -> None:

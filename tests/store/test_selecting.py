@@ -34,7 +34,7 @@ def test_what_it_took_is_added_up() -> None:
     one = part([1], [1.0], 4, counts={"scored": 4, "chosen": 1}, seconds=2.0, bytes_moved=10)
     two = part([2], [1.0], 5, counts={"scored": 3, "failed": 2}, seconds=3.0, bytes_moved=20)
     found = unite([one, two])
-    assert found.counts == {"scored": 7, "failed": 2, "chosen": 1}
+    assert found.counts == {"scored": 7, "unlabelled": 0, "failed": 2, "chosen": 1}
     assert (found.seconds, found.bytes_moved) == (3.0, 30)
 
 

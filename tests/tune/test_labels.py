@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ from headwater.errors import LabelError, WrongUse
 from headwater.store.labels import LabelRows, Source, open_labels
 from headwater.store.labels.database import LabelDatabase
 from headwater.tune.labels import Clause, Labelled, labels_from, own_labels, parse
+from labelled import Kind
+from stores import running_daemon
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +24,15 @@ def data(colours: Path) -> hw.Dataset:
 
 
 @pytest.fixture
-def database(tmp_path: Path, data: hw.Dataset) -> LabelDatabase:
+def place(label_kind: Kind) -> str:
+    """Of a database, of either kind."""
+    return label_kind.make()
+
+
+@pytest.fixture
+def database(place: str, data: hw.Dataset) -> Iterator[LabelDatabase]:
     """Humans have labelled the first ten, a model the next twenty with growing scores, an import the rest."""
-    made = open_labels(tmp_path / "labels.db")
+    made = open_labels(place)
     made.announce("0" * 32, name="plain")
     numbers = made.adopt("colours", ["sky", "leaf", "brick", "unused"])
     ids = np.asarray(data.ids)
@@ -35,7 +45,8 @@ def database(tmp_path: Path, data: hw.Dataset) -> LabelDatabase:
     )
     made.write("colours", rows)
     made.write("colours", LabelRows.of(ids[30:], kinds[30:], source=Source.IMPORT))
-    return made
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize(
@@ -141,6 +152,29 @@ def test_rows_of_samples_that_are_not_in_the_data_are_left_out(
 def test_a_dataset_that_the_database_does_not_know(database: LabelDatabase, data: hw.Dataset) -> None:
     with pytest.raises(LabelError, match="no labels are kept of a dataset 'other'"):
         labels_from(database, "other", dataset=data, wish="human")
+
+
+def test_stores_are_asked_by_the_same_wish(
+    database: LabelDatabase, place: str, data: hw.Dataset, colours: Path, tmp_path: Path
+) -> None:
+    """And what they keep is learnt as if their database were here."""
+    with (
+        running_daemon({"colours": colours}, state=tmp_path / "state", labels=place) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/colours")) as remote,
+    ):
+        some = remote.select(np.asarray(data.ids)[:20])
+        for wish in ("human", "model>=0.9", "human+model>=0.9", "human+import+model"):
+            here = labels_from(database, "colours", dataset=data, wish=wish)
+            there = labels_from(dataset=remote, wish=wish)
+            assert (there.digest, there.classes, there.said) == (here.digest, here.classes, wish)
+        assert len(labels_from(dataset=some, wish="human+import+model")) == 20
+        with pytest.raises(WrongUse, match="does not say which labels"):
+            labels_from(dataset=remote, wish="people")
+
+
+def test_data_that_lies_here_needs_a_database(data: hw.Dataset) -> None:
+    with pytest.raises(WrongUse, match="is at no store that would keep labels of it; name their database"):
+        labels_from(dataset=data, wish="human")
 
 
 def test_one_class_is_too_few(data: hw.Dataset) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -328,30 +329,95 @@ def put_int8(colours: Path, registry: Registry) -> ModelVersion:
     )
 
 
-def test_int8_layers_under_a_new_head_are_said_to_be_unmeasured(tmp_path: Path, registry: Registry) -> None:
-    """In the plan, and in `made` of the version, with the figure of the head that it was measured for."""
+def spoil(registry: Registry, int8: ModelVersion) -> ModelVersion:
+    """int8 layers that give other features than fp32: those of the last layer stand in another order."""
+    model = registry.get(int8.digest)
+    last = "trunk/6.weight_quantized"
+    bad = replace(model, tensors={**model.tensors, last: model.tensors[last][::-1].copy()})
+    return registry.put(bad, name="plain", parent=int8.parent, made=int8.made, switch=True)
+
+
+@pytest.mark.parametrize("augment", [None, T.Compose([T.RandomCrop(SIZE), T.RandomHorizontalFlip()])])
+def test_int8_layers_stay_where_the_new_head_gives_the_same_labels(
+    augment: T.Compose | None, tmp_path: Path, registry: Registry
+) -> None:
     pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
     int8 = put_int8(pictures, registry)
-    figure = int8.made["agreement"]
-    tuner = make_tuner(pictures, registry)
-    (line,) = [line for line in str(tuner.plan()).splitlines() if "int8" in line]
-    assert line == (
-        f"the frozen layers are int8: their agreement with fp32, {figure:.1%} of the labels, was measured "
-        f"for the head of {int8.digest[:12]} and not for the new head"
+    tuner = make_tuner(pictures, registry, augment=augment)
+    assert tuner.plan().note == (
+        "the frozen layers are int8: when the head is trained, up to 256 images are compared with fp32 "
+        f"({int8.parent[:12]}), which it gets unless 95.0% of labels stay"
     )
     first = tuner.fit()
-    assert first.version.made["int8"] == {"agreement": figure, "measured_for": int8.digest}
-    further = make_tuner(pictures, registry)
-    assert further.plan().note == line, "and of the head after that"
-    assert further.fit().version.made["int8"] == first.version.made["int8"]
+    assert (first.version.parent, first.version.trunk_digest) == (int8.digest, int8.trunk_digest)
+    found = first.version.made["int8"]
+    assert found == {
+        "of": int8.parent,
+        "agreement": found["agreement"],
+        "images": 99,  # 18 are held out, and the first of two runs has 81
+        "bound": 0.95,
+        "accepted": True,
+    }
+    assert found["agreement"] >= 0.95
+    assert first.said.startswith("int8: under the new head int8 layers give the label of fp32 for ")
+    again = make_tuner(pictures, registry).fit()
+    assert again.version.made["int8"]["of"] == int8.parent, "the head after that is compared as well"
+
+
+def test_where_too_few_labels_stay_the_new_head_gets_the_fp32_layers(
+    tmp_path: Path, registry: Registry
+) -> None:
+    pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    bad = spoil(registry, put_int8(pictures, registry))
+    delivered: list[ModelVersion] = []
+
+    def fail(version: ModelVersion) -> None:
+        raise Unreachable("the store is away")
+
+    with pytest.raises(Unreachable):
+        make_tuner(pictures, registry).fit(deliver=fail)
+    done = make_tuner(pictures, registry).fit(deliver=delivered.append)
+    fp32 = registry.version(bad.parent or "")
+    assert done.resumed, "the call goes on that began with the int8 version"
+    assert delivered == [done.version] == [registry.current("plain")]
+    assert (done.version.parent, done.version.trunk_digest) == (fp32.digest, fp32.trunk_digest)
+    found = done.version.made["int8"]
+    assert found["agreement"] < 0.95
+    assert (found["accepted"], found["instead_of"]) == (False, bad.digest)
+    assert done.said.startswith("fp32: under the new head int8 layers give the label of fp32 for ")
+    assert "int8" not in make_tuner(pictures, registry).fit().version.made, "fp32 from now on"
+
+
+def test_too_few_images_to_compare_on_mean_fp32(tmp_path: Path, registry: Registry) -> None:
+    pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    int8 = put_int8(pictures, registry)
+    data = hw.open(pictures)
+    few = data.select(data.ids[::6])
+    done = Tuner(few, "plain", registry=registry, recipe=Recipe(epochs=1, runs=1)).fit()
+    assert done.said == "fp32: 30 images are there to compare on, at least 32 are needed"
+    assert (done.version.parent, done.version.made["int8"]["agreement"]) == (int8.parent, None)
+
+
+def test_int8_layers_whose_fp32_version_is_gone_are_not_tuned(tmp_path: Path, registry: Registry) -> None:
+    pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
+    int8 = put_int8(pictures, registry)
+    other = Registry(tmp_path / "other")
+    fp32 = other.put(registry.get(int8.parent or ""), name="first")
+    other.put(registry.get(int8.digest), name="plain", parent=fp32.digest, made=int8.made, switch=True)
+    other.drop([fp32.digest])
+    tuner = make_tuner(pictures, other)
+    with pytest.raises(ModelNotFound, match=rf"{fp32.digest[:12]}, the fp32 version .* push that version"):
+        tuner.plan()
 
 
 def test_int8_layers_of_which_nothing_is_known(tmp_path: Path, registry: Registry) -> None:
+    """Who pushes int8 layers has no others: there is nothing to compare with, and that is said."""
     pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
-    brought = registry.put(registry.get(put_int8(pictures, registry).digest), name="brought", switch=True)
+    registry.put(registry.get(put_int8(pictures, registry).digest), name="brought", switch=True)
     tuner = Tuner(hw.open(pictures), "brought", registry=registry, recipe=RECIPE)
-    assert tuner.plan().note.endswith("is not known, and is not measured for the new head")
-    assert tuner.fit().version.made["int8"] == {"agreement": None, "measured_for": brought.digest}
+    assert tuner.plan().note.endswith("agreement is not measured")
+    done = tuner.fit()
+    assert (done.version.made["int8"], done.said) == ({"of": None, "agreement": None}, "")
 
 
 def test_of_fp32_layers_there_is_nothing_to_say(colours: Path, registry: Registry) -> None:

@@ -187,6 +187,7 @@ def describe(done: Finetuned) -> dict[str, Any]:
         "failed": done.failed,
         "errors": done.errors,
         "resumed": done.resumed,
+        "said": done.said,
         "plan": done.plan,
         "predicted": {what: predicted for what, (predicted, _) in done.comparison.items()},
         "measured": {what: measured for what, (_, measured) in done.comparison.items()},
@@ -218,6 +219,8 @@ def _print(done: Finetuned, sent: Sequence[dict[str, Any]]) -> None:
     print_table(("", "loss", "accuracy on held-out samples"), rows, title=done.version.name)
     if not done.resumed:
         print_table(("", "predicted", "measured"), _comparison(done))
+    if done.said:
+        say(done.said)
     if done.failed:
         first = next(iter(done.errors.items()), None)
         say(

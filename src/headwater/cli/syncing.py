@@ -15,6 +15,7 @@ from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
 from headwater.errors import ModelError, WrongUse
 from headwater.models.registry import Registry
+from headwater.models.runtime import precision_of_graph
 from headwater.models.shelf import models_folder
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
@@ -28,6 +29,8 @@ At = Annotated[
 ]
 _SHOWN = 12
 _DEADLINE_SECONDS = 10.0
+_UNMEASURED = "unmeasured here"
+"""Of int8 layers from elsewhere: whether labels stay on its data and CPU, a store has not looked."""
 
 
 def sync(
@@ -91,6 +94,7 @@ def send_all(
     for name in names:
         try:
             version = source.current(name)
+            int8 = precision_of_graph(source.graph(version.graphs["trunk"])) == "int8"
         except ModelError as error:
             found += [_describe(name, None, Delivery(store, "", 0, 0.0, error)) for store in stores]
             continue
@@ -112,11 +116,13 @@ def send_all(
             away |= {
                 one.store: Delivery(one.store, "", 0, one.seconds, one.error) for one in done if one.away
             }
-        found += [_describe(name, version, at[store]) for store in stores]
+        found += [_describe(name, version, at[store], int8=int8) for store in stores]
     return found
 
 
-def _describe(name: str, version: ModelVersion | None, delivery: Delivery) -> dict[str, Any]:
+def _describe(
+    name: str, version: ModelVersion | None, delivery: Delivery, *, int8: bool = False
+) -> dict[str, Any]:
     rounding = delivery.rounding
     wanted = version.digest if version else ""
     return {
@@ -124,6 +130,7 @@ def _describe(name: str, version: ModelVersion | None, delivery: Delivery) -> di
         "model": name,
         "version": delivery.version or wanted,
         "wanted": wanted,
+        "int8": _UNMEASURED if int8 else None,
         "kind": delivery.kind,
         "sent_bytes": delivery.sent_bytes,
         "whole_bytes": version.nbytes if version else 0,
@@ -169,9 +176,10 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _force(row: dict[str, Any]) -> str:
     """What is in force at a store: the version itself, or what stands for it there."""
-    if row["largest_error"] is not None:
-        return "approximation in force"
-    return "in force" if row["version"] == row["wanted"] else "its int8 in force"
+    if row["version"] != row["wanted"] and row["largest_error"] is None:
+        return "its int8 in force"
+    said = "in force" if row["largest_error"] is None else "approximation in force"
+    return f"{said}, int8 {row['int8']}" if row["int8"] else said
 
 
 def _bars(name: str, stores: Sequence[str]) -> AbstractContextManager[Bars]:

@@ -19,6 +19,7 @@ from headwater.data.indexcache import cache_folder
 from headwater.errors import StateMismatch, WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
 from headwater.loader.knowledge import HISTORY, SELECTION, look_at
+from headwater.loader.pantry import Pantry
 from headwater.measure.signalfile import as_batch, read_signals
 from headwater.measure.signals import Signals
 from headwater.select.past import Past
@@ -53,12 +54,16 @@ class Curator:
         epochs: int | None,
         ranks: Callable[[], tuple[int, int]],
         folder: Path | None = None,
+        pantry: Pantry | None = None,
     ) -> None:
-        """`folder` is where tables are saved, in the cache unless given."""
+        """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand."""
         self._selector = selector if isinstance(selector, Elsewhere) else find_selector(selector)
         self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
         self._folder = folder or cache_folder() / "signals"
+        self._pantry = pantry
         self.signals = Signals(dataset.index)
+        if pantry is not None and pantry.duplicates is not None:
+            self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
 
     @property
@@ -107,12 +112,17 @@ class Curator:
         found = (
             self._selector.select_epoch(samples)
             if isinstance(self._selector, Elsewhere)
-            else make_selection(self._selector, samples)
+            else make_selection(self._selector, samples, redundancy=self._redundancy(stalled))
         )
+        if found is not None and self._pantry is not None:
+            found = self._pantry.provide(samples, found, read=self.signals.read[self._at])
         self._hold(self._stand(epoch) if found is None else found)
         assert self._selection is not None
         past = Past.of(samples, self._selection)
         self.signals.notes.setdefault(HISTORY, []).append(msgspec.to_builtins(past))
+
+    def _redundancy(self, stalled: float) -> str:
+        return "keep" if self._pantry is None else self._pantry.redundancy(stalled)
 
     def _stand(self, epoch: int) -> Selection:
         """The last selection again, or everything before there is one."""

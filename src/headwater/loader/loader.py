@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from headwater.data.buffers import Buffers
 from headwater.data.image import DEFAULT_LIMITS, Limits
 from headwater.data.randomness import derive_key
 from headwater.data.translate import as_pipeline
+from headwater.engine.cache import Cache, CachedReader, SampleCache
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
 from headwater.engine.fetching import Reader
@@ -33,8 +34,10 @@ from headwater.loader.batch import Batch, Device
 from headwater.loader.collate import ON_ERROR, BatchSink, Collate, Making
 from headwater.loader.curator import Curator, Elsewhere
 from headwater.loader.device import Transfer
+from headwater.loader.duplicates import Duplicates
 from headwater.loader.loads import Loads
 from headwater.loader.offloading import Given, resolve
+from headwater.loader.pantry import Pantry
 from headwater.loader.planner import Planner
 from headwater.loader.progress import EpochBar
 from headwater.loader.ranks import find_rank
@@ -71,8 +74,10 @@ class DataLoader:
     that policy, an `Auto` with further wishes, an `Offload` does the same for all, and the path of a
     logbook begins with what an earlier run has found. `select` names a selector or is one: an epoch then
     visits the samples that it chooses, with weights; `epochs` tells it how many there will be, and `signals`
-    is the folder where what it knows is saved with the loader's state. `device` receives the batches, and
-    runs the batch stage. `rank` and `world_size` default to torch.distributed's.
+    is the folder where what it knows is saved with the loader's state. `cache` holds samples, so that they
+    do not move again: bytes of memory, or a `Cache`. `duplicates` says which are near-duplicates, and what to
+    do with them. `device` receives the batches, and runs the batch stage.
+    `rank` and `world_size` default to torch.distributed's.
     """
 
     def __init__(
@@ -96,6 +101,8 @@ class DataLoader:
         select: str | Selector | Elsewhere | None = None,
         epochs: int | None = None,
         signals: str | Path | None = None,
+        cache: Cache | int | str | None = None,
+        duplicates: Duplicates | None = None,
         limits: Limits | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -119,10 +126,11 @@ class DataLoader:
         if epochs is not None and epochs < 1:
             raise WrongUse(f"epochs is {epochs}; it must be at least 1")
         self.epochs = epochs
-        self._curator = None if select is None else self._curate(select, signals)
         self._transfer = Transfer(device, pin_memory)
         self._chain = Chain(self.pipeline.samplewise, self.seed, limits or DEFAULT_LIMITS)
         self._offload = resolve(offload, self._chain.pipeline)
+        self._cache = self._make_cache(Cache.of(cache))
+        self._curator = self._curate(select, duplicates, signals)
         dataset.store.compare_steps()
         self._planner: Planner | None = None
         self._crew = Crew(
@@ -138,15 +146,36 @@ class DataLoader:
         self._sink = self._make_sink(on_error, collate_fn)
         weakref.finalize(self, self._crew.close)
 
-    def _curate(self, select: str | Selector | Elsewhere, signals: str | Path | None) -> Curator:
+    def _curate(
+        self,
+        select: str | Selector | Elsewhere | None,
+        duplicates: Duplicates | None,
+        signals: str | Path | None,
+    ) -> Curator | None:
+        if select is None and duplicates is None:
+            return None
         return Curator(
-            select,
+            select or "uniform",
             self.dataset,
             seed=self.seed,
             epochs=self.epochs,
             ranks=self._ranks,
             folder=None if signals is None else Path(signals),
+            pantry=Pantry(self.dataset, self._cache, duplicates, own=self._own_places),
         )
+
+    def _own_places(self, selection: Selection) -> NDArray[np.int64]:
+        """What this rank visits of an epoch."""
+        order = self._order_of(self._permute(selection.epoch, selection.places), 0)
+        taken = [order.take(step) for step in range(order.steps)]
+        return np.concatenate(taken) if taken else selection.places[:0]
+
+    def _make_cache(self, settings: Cache | None) -> SampleCache | None:
+        if settings is None:
+            return None
+        index = self.dataset.index
+        positions = None if len(self.dataset) == len(index) else self.dataset.positions()
+        return SampleCache(settings, index, self._chain, positions=positions)
 
     def _make_sink(self, on_error: str, collate_fn: Collate | None) -> BatchSink:
         buffers = None if self._transfer.pinned else Buffers(self._bounds.batches + _HELD_BATCHES)
@@ -243,11 +272,14 @@ class DataLoader:
                 meter=self._meter,
                 cores=max(1, self.num_workers),
                 world_size=self._ranks()[1],
+                cache=self._cache,
             )
         return self._planner
 
     def _reader(self, planner: Planner | None) -> Reader:
-        reader = self.dataset.store.reader(self._chain, self._ways(planner))
+        make = partial(self.dataset.store.reader, self._chain)
+        ways, cache = self._ways(planner), self._cache
+        reader = make(ways) if cache is None else CachedReader(make, ways, cache, self._meter)
         return reader if self._curator is None else self._loads.watch(reader)
 
     def _ways(self, planner: Planner | None) -> tuple[Offload, ...]:
@@ -316,6 +348,11 @@ class DataLoader:
         """The samples of the epoch that stands now; None without a selector."""
         return None if self._curator is None else self._curator.standing(self._epoch)
 
+    @property
+    def cache(self) -> SampleCache | None:
+        """The samples that are held at the trainer; None without a cache."""
+        return self._cache
+
     def stats(self) -> Stats:
         """Totals since this loader was made."""
         failure = "" if self._planner is None else self._planner.failure
@@ -324,6 +361,8 @@ class DataLoader:
     def close(self) -> None:
         """Let the threads go. They also go when the loader is no longer used."""
         self._crew.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def _state(self) -> LoaderState:
         return LoaderState(
@@ -338,9 +377,13 @@ class DataLoader:
         )
 
     def _order(self, epoch: int, start: int) -> Order:
+        places = None if self._curator is None else self._curator.standing(epoch).places
+        return self._order_of(self._permute(epoch, places), start)
+
+    def _order_of(self, permutation: Permutation, start: int) -> Order:
         rank, world_size = self._ranks()
         return Order(
-            self._permutation(epoch),
+            permutation,
             self.batch_size,
             start=start,
             drop_last=self.drop_last,
@@ -348,11 +391,11 @@ class DataLoader:
             world_size=world_size,
         )
 
-    def _permutation(self, epoch: int) -> Permutation:
-        if self._curator is None:
-            return self._shuffled(epoch, len(self.dataset), self._blocks)
-        places = self._curator.standing(epoch).places
+    def _permute(self, epoch: int, places: NDArray[np.int64] | None) -> Permutation:
+        """Of some places, or of all."""
         blocks = self._blocks
+        if places is None:
+            return self._shuffled(epoch, len(self.dataset), blocks)
         if blocks is not None:
             blocks = np.unique(np.searchsorted(places, blocks))
             blocks = blocks[blocks < len(places)]

@@ -58,10 +58,10 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
     }
 )
 """`loss` is the last one, `smoothed` a running mean, `losses` the last few; `probability` is the target's,
-with mean and sum of squared differences from it over all reports; `margin` is that less the largest other one;
-`vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load, lately; `read` is the
-epoch in which it was last truly read. `epoch` and `model` stamp the last report. `group`, `bucket`, `weight` and
-`stand_in` are what was decided of a sample; a weight is NaN where it is left out."""
+with mean and sum of squared differences from it over all reports; `margin` is that less the largest other
+one; `vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load, lately; `read` is
+the epoch in which it was last truly read. `epoch` and `model` stamp the last report. `group`, `bucket`,
+`weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left out."""
 
 EXCHANGED = tuple(name for name in COLUMNS if name not in ("group", "bucket", "weight", "stand_in"))
 """What ranks see differently until they tell each other; the rest all compute alike."""
@@ -151,8 +151,10 @@ class Signals:
         self.loss[at] = loss
 
     def _note_probability(self, at: Positions, probability: Floats) -> None:
-        """Mean and spread as Welford has them, so that no history is kept."""
+        """Mean and spread as Welford has them, without a history; what is no number changes neither."""
         self.probability[at] = probability
+        told = np.isfinite(probability)
+        at, probability = at[told], probability[told]
         count = (self.seen[at] + 1).astype(np.float32)
         before = probability - self.probability_mean[at]
         self.probability_mean[at] += before / count

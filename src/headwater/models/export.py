@@ -55,7 +55,7 @@ def export(
         head, head_tensors = _head_graph(parts.head, features)
     named = _prefixed("trunk", tensors) | _prefixed("head", head_tensors)
     model = Model(trunk, head, named, tuple(classes), tuple(steps.spec()))
-    return Exported(model, _compare(model, images, logits, tolerance))
+    return Exported(model, compare(model, images, logits, tolerance))
 
 
 def export_head(
@@ -110,7 +110,8 @@ def _to_graph(
     return split_tensors(found.SerializeToString())
 
 
-def _compare(model: Model, images: torch.Tensor, logits: torch.Tensor, tolerance: float) -> float:
+def compare(model: Model, images: torch.Tensor, logits: torch.Tensor, tolerance: float) -> float:
+    """How far a model's logits are from torch's at most; raises `ModelError` if that is too far."""
     engine = Engine(model)
     return _check_close(engine.logits(engine.features(images.numpy())), logits, tolerance)
 

@@ -109,7 +109,7 @@ def quantise(
     if len(held_out) < LEAST_HELD_OUT:
         few = f"{len(held_out)} images are left to compare on, at least {LEAST_HELD_OUT} are needed"
         return Quantised(model, False, None, None, f"fp32: {few}")
-    int8 = _make_int8(model, calibrating, threads, turn)
+    int8 = make_int8(model, calibrating, threads=threads, turn=turn)
     found = compare(model, int8, held_out, threads=threads, turn=turn)
     accepted = found.labels >= bound
     said = f"int8 gives the label of fp32 for {found.labels:.1%} of {found.images} images"
@@ -167,7 +167,13 @@ def divide(images: Iterable[T]) -> tuple[list[T], list[T]]:
     return calibrating, held_out
 
 
-def _make_int8(model: Model, images: Sequence[Pixels], threads: int, turn: Turn) -> Model:
+def make_int8(
+    model: Model, images: Sequence[Pixels], *, threads: int = 1, turn: Turn = nullcontext
+) -> Model:
+    """The model with int8 layers, calibrated on all of these images, however well it does.
+
+    Raises `ModelError` for layers that cannot be int8.
+    """
     quantization = _quantization()
     affine = Affine.of(model.steps)
     batches = ({"images": affine.apply(np.stack(chunk))} for chunk in _chunks(images, _CHUNK))

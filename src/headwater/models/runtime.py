@@ -166,7 +166,12 @@ def make_head(model: Model, *, threads: int = 1) -> Head:
 
 def precision_of(model: Model) -> str:
     """int8 if the frozen layers are quantised, else fp32; nothing is loaded for it."""
-    return "int8" if any(node.op_type == _QUANTISED for node in parse(model.trunk).graph.node) else "fp32"
+    return precision_of_graph(model.trunk)
+
+
+def precision_of_graph(trunk: bytes) -> str:
+    """The same of their graph alone."""
+    return "int8" if any(node.op_type == _QUANTISED for node in parse(trunk).graph.node) else "fp32"
 
 
 def decide(logits: Floats) -> Classified:

@@ -36,7 +36,8 @@ def budgets(labels: Ints, share: float) -> tuple[Ints, Ints]:
 
 def part_of(counts: Ints, share: float) -> Ints:
     """How many samples of each class make the share: at least one."""
-    return np.maximum(1, np.ceil(counts * share - 1e-9).astype(np.int64))
+    found: Ints = np.maximum(1, np.ceil(counts * share - 1e-9).astype(np.int64))
+    return found
 
 
 def distinct(labels: Ints) -> Ints:
@@ -46,7 +47,8 @@ def distinct(labels: Ints) -> Ints:
     least = labels.min()
     there = np.zeros(labels.max() - least + 1, np.bool_)
     there[labels - least] = True
-    return np.flatnonzero(there) + least
+    found: Ints = np.flatnonzero(there) + least
+    return found
 
 
 def _are_few(labels: Ints) -> bool:

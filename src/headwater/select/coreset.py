@@ -11,6 +11,8 @@ from headwater.select.parts import Parts, Vectors
 from headwater.select.samples import Marks, Samples
 from headwater.select.selection import Choice
 
+_HUGE = 1e36
+
 
 def choose_coreset(
     samples: Samples,
@@ -42,7 +44,7 @@ def choose_coreset(
 
 
 def _have_vectors(vectors: Vectors) -> Marks:
-    """Which rows are numbers throughout."""
+    """Which rows are numbers throughout, and no larger than can be squared."""
     with np.errstate(invalid="ignore", over="ignore"):
-        found: Marks = np.isfinite(vectors.sum(axis=1, dtype=np.float32))
+        found: Marks = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32, casting="same_kind") < _HUGE
     return found

@@ -1,15 +1,14 @@
 """Which hashes of the same label differ in a few bits only.
 
-In a class of up to `WHOLE` different samples every pair is looked at: one word against one word at first. In a
-larger one the hashes are sorted, bit by bit from several places on, and only neighbours in these orders are
-compared (Charikar 2002): time and memory grow with the samples there, not with their pairs, and a few of those
-that differ in as many bits as are allowed are missed.
+In a class of up to `WHOLE` different samples every pair is looked at, one word against one word at first. In
+a larger one the hashes are sorted, from the first bit on and from several others, and only neighbours in
+these orders are compared (Charikar 2002): time grows with the samples there, not with their pairs, and a few
+of those that differ in as many bits as are allowed are missed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ Places = NDArray[np.int64]
 Pairs = tuple[Places, Places]
 Labels = NDArray[np.integer[Any]]
 
-WHOLE = 8192
+WHOLE = 4096
 """Different samples of a class up to which each is compared with each."""
 FAR = 18
 """Bits in which the first words of whole pictures may differ; beyond, their views are not looked at."""
@@ -36,10 +35,10 @@ _CHUNK = 1 << 14
 _BATCH = 1 << 15
 
 
-def distances(left: Hashes, right: Hashes) -> NDArray[np.int64]:
+def distances(left: Hashes, right: Hashes) -> Places:
     """Bits in which the hash of one whole picture differs from the closest view of the other, row by row."""
-    ways = (_count(left[:, :1] ^ right), _count(left ^ right[:, :1]))
-    return np.minimum(*(way.min(axis=1) for way in ways))
+    found: Places = np.minimum(_count(left[:, :1] ^ right), _count(left ^ right[:, :1]))
+    return found
 
 
 def alike(left: Hashes, right: Hashes, *, most: int) -> NDArray[np.bool_]:
@@ -49,8 +48,10 @@ def alike(left: Hashes, right: Hashes, *, most: int) -> NDArray[np.bool_]:
     return marks
 
 
-def _count(words: Hashes) -> NDArray[np.int64]:
-    return np.bitwise_count(words).sum(axis=2, dtype=np.int64)
+def _count(words: Hashes) -> Places:
+    """Bits that are set in the view that has least."""
+    found: Places = np.bitwise_count(words).sum(axis=2, dtype=np.int64).min(axis=1)
+    return found
 
 
 def join_hashes(forest: Forest, hashes: Hashes, labels: Labels, *, most: int) -> None:
@@ -61,11 +62,12 @@ def join_hashes(forest: Forest, hashes: Hashes, labels: Labels, *, most: int) ->
     begin, end = np.searchsorted(-sizes, [-WHOLE, -1])  # behind the large classes; where no pair is left
     pairs = _all_pairs(hashes[places[begin:end], 0, 0], sizes[begin:end])
     _join_alike(forest, hashes, labels, _named(pairs, places[begin:end]), most=most)
-    edges = np.flatnonzero(np.diff(labels[places[:begin]], prepend=-2, append=-2))
-    for first, last in pairwise(edges):
-        some = places[first:last]
+    at = 0
+    while at < begin:
+        some = places[at : at + sizes[at]]
         pairs = _named(_neighbours(hashes[some, :, 0]), some)
         _join_alike(forest, hashes, labels, pairs, most=most)
+        at += len(some)
 
 
 def _join_equal(forest: Forest, hashes: Hashes, labels: Labels) -> Places:
@@ -124,11 +126,13 @@ def _compare(words: NDArray[np.uint64], begin: int, *, width: int, most: int) ->
 def _named(pairs: Iterable[Pairs], places: Places) -> Iterator[Pairs]:
     """The same pairs by place, some thousands at a time."""
     held: list[Pairs] = []
+    count = 0
     for pair in pairs:
         held.append(pair)
-        if sum(len(left) for left, _ in held) >= _BATCH:
+        count += len(pair[0])
+        if count >= _BATCH:
             yield _gather(held, places)
-            held = []
+            held, count = [], 0
     if held:
         yield _gather(held, places)
 
@@ -138,11 +142,9 @@ def _gather(held: list[Pairs], places: Places) -> Pairs:
     return places[left], places[right]
 
 
-def _join_alike(
-    forest: Forest, hashes: Hashes, labels: Labels, pairs: Iterator[Pairs], *, most: int
-) -> None:
+def _join_alike(forest: Forest, hashes: Hashes, labels: Labels, pairs: Iterator[Pairs], *, most: int) -> None:
     for left, right in pairs:
-        open_ = forest.apart(left, right) & (labels[left] == labels[right])
-        left, right = left[open_], right[open_]
+        separate = forest.apart(left, right) & (labels[left] == labels[right])
+        left, right = left[separate], right[separate]
         close = alike(hashes[left], hashes[right], most=most)
         forest.join(left[close], right[close])

@@ -48,7 +48,7 @@ class InfoBatch:
 def _below_mean(samples: Samples) -> tuple[Marks, np.float32]:
     """Which losses are below their mean, and the mean.
 
-    It is rounded as they are: else it can lie above losses that are all equal.
+    Summed in 64 bits and rounded as they are: in 32 bits it can lie above losses that are all equal.
     """
     told = known(samples, "loss")
     if not told.any():

@@ -21,11 +21,13 @@ from headwater.select.k_center import FarthestFirst
 from headwater.select.loss_rank import LossRank
 from headwater.select.medoids import Medoids
 from headwater.select.proxy import Proxy
+from headwater.select.redundancy import check_redundancy, representatives
 from headwater.select.samples import Ints, Marks, Samples
 from headwater.select.selection import Choice, Selection
 from headwater.select.uniform import Uniform
 from headwater.select.weights import CLIP, compose
 
+_REPORTS = {"deviation": 2}  # that it takes to know a column, if not one
 _EXPLORE, _CLASS = 101, 102  # what is drawn here, by number; selectors draw from 0 on
 
 
@@ -73,11 +75,15 @@ def find_selector(given: str | Selector) -> Selector:
     return SELECTORS[given]()
 
 
-def make_selection(selector: Selector, samples: Samples, *, clip: float = CLIP) -> Selection:
+def make_selection(
+    selector: Selector, samples: Samples, *, clip: float = CLIP, redundancy: str = "keep"
+) -> Selection:
     """The samples of an epoch. No class vanishes, weights have mean 1, and a share is there to explore.
 
+    With redundancy "drop", one of each group of near-duplicates is visited for all that were chosen of it.
     Raises `WrongUse` if nobody ever told what the selector learns from.
     """
+    check_redundancy(redundancy)
     if not len(samples):
         raise WrongUse("there are no samples to select from")
     _demand(selector, samples)
@@ -88,9 +94,14 @@ def make_selection(selector: Selector, samples: Samples, *, clip: float = CLIP) 
     chosen[choice.places] = True
     added = _to_add(selector, samples, chosen)
     places = np.flatnonzero(chosen | added)
-    weights = compose(_count(choice, places, added), clip=clip)
+    counts = _count(choice, places, added)
     further = len(places) - len(choice.places)
     reason = choice.reason + (f", and {further:,} to explore or for their class" if further else "")
+    if redundancy == "drop":
+        kept, stood = representatives(samples, places)
+        reason += f"; {len(places) - len(kept):,} near-duplicates left out"
+        places, counts = kept, counts[np.searchsorted(places, kept)] * stood
+    weights = compose(counts, clip=clip)
     return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
 
 
@@ -109,8 +120,10 @@ def _count(choice: Choice, places: Ints, added: Marks) -> NDArray[np.float64]:
 
 
 def _demand(selector: Selector, samples: Samples) -> None:
-    """Unless this is the first epoch, of which nothing can be known yet."""
-    for name in selector.needs if samples.epoch else ():
+    """Unless this is an epoch of which nothing can be known yet."""
+    for name in selector.needs:
+        if samples.epoch < _REPORTS.get(name, 1):
+            continue
         column = getattr(samples, name)
         if column is None or not (~np.isnan(column)).any():
             raise WrongUse(

@@ -11,6 +11,7 @@ from headwater.errors import WrongUse
 
 CLIP = 5.0
 """Times the mean that a sample may count at most: one that stands for many must not steer a step alone."""
+_NOTHING = 1e-200  # of the largest: less cannot be stretched to a share of the rest
 
 Weights = NDArray[np.floating[Any]]
 
@@ -38,6 +39,7 @@ def compose(*parts: Weights | None, clip: float = CLIP) -> NDArray[np.float32]:
 
 def _clip(weights: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
     weights = weights / weights.max()  # no sum of them passes the largest float
+    weights[weights < _NOTHING] = 0
     weights /= weights.mean()
     if weights.max() <= clip:
         return weights

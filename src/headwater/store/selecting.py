@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -35,7 +34,7 @@ from headwater.store.features import OWN
 from headwater.store.fleet import ShardedStore
 from headwater.store.jobs.record import SELECT, JobRecord, now
 from headwater.store.jobs.runner import Running
-from headwater.store.jobs.select import Sieve, select
+from headwater.store.jobs.select import COUNTS, Sieve, select
 from headwater.store.jobs.selections import Selections
 from headwater.store.wire.messages import SelectionWish
 
@@ -80,7 +79,7 @@ def unite(parts: Sequence[Selected]) -> Selected:
         compose(np.concatenate(weights)),
         sum(part.samples for part in parts),
         "; ".join(reasons),
-        counts=dict(sum((Counter(part.counts) for part in parts), Counter())),
+        counts={name: sum(part.counts.get(name, 0) for part in parts) for name in COUNTS},
         seconds=max(part.seconds for part in parts),
         bytes_moved=sum(part.bytes_moved for part in parts),
     )

@@ -121,6 +121,11 @@ class Head:
             count += len(targets)
         return right / count if count else None
 
+    def labels(self, features: NDArray[np.float16]) -> NDArray[np.int64]:
+        """The class of each row, as it would be deployed."""
+        found: NDArray[np.int64] = self._deploy()(torch.from_numpy(features).float()).argmax(1).numpy()
+        return found
+
     def _deploy(self) -> Callable[[torch.Tensor], torch.Tensor]:
         if self._scaling is not None:
             weight, bias = map(torch.from_numpy, self._fold(self._scaling))

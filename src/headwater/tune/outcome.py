@@ -11,7 +11,7 @@ from headwater.plan.finetune import FinetunePlan
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds in all, those in which features came, those of training; bytes over the link."""
+    """Seconds until the head was trained, those in which features came, of training; bytes over the link."""
 
     seconds: float
     extract_seconds: float
@@ -26,6 +26,7 @@ class Finetuned:
     `accuracy` is the share of held-out samples that the head gets right after each run, `losses` the mean
     loss of each epoch. `measured` is of this call alone: if it `resumed`, what was done before is not in it.
     `failed` counts feature vectors that could not be made; `errors` says why, by key, of the first ones.
+    `said` is what was found of int8 layers, in a line.
     """
 
     version: ModelVersion
@@ -36,6 +37,7 @@ class Finetuned:
     failed: int
     errors: Mapping[str, str]
     resumed: bool
+    said: str = ""
 
     @property
     def comparison(self) -> dict[str, tuple[float, float]]:

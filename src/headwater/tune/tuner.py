@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -26,12 +26,13 @@ from headwater.models.version import ModelVersion
 from headwater.plan.finetune import FinetunePlan
 from headwater.plan.finetune.cut import FEATURES, IMAGES
 from headwater.store.dataset import Dataset
+from headwater.tune.comparing import Comparison
 from headwater.tune.describing import describe_head, describe_optimiser
 from headwater.tune.features import FeatureFile
 from headwater.tune.head import Head, Optimiser, Scaling, check_custom
 from headwater.tune.inflow import Inflow, Source, Steps, Unwatched, Watch
 from headwater.tune.int8 import KEY as INT8
-from headwater.tune.int8 import Int8Layers, find_int8
+from headwater.tune.int8 import Int8Layers, Verdict, find_int8, tuned_from, unjudged
 from headwater.tune.labels import Labelled, own_labels
 from headwater.tune.measuring import seconds_per_row
 from headwater.tune.outcome import Finetuned, Measured
@@ -149,7 +150,7 @@ class Tuner:
 
         Who names the model and not the result means by the same words the parent before, and this one after.
         """
-        key = self._key_from(self.version.parent or "")
+        key = self._key_from(tuned_from(self.version))
         done = workplace(key).load_outcome()
         return key if done is not None and done.version.digest == self.version.digest else None
 
@@ -177,9 +178,12 @@ class Tuner:
             trained = training.finish(inflow, self._make_head, watch=watch)
         seconds = time.perf_counter() - begun
         failed = int((~file.sound(np.arange(file.rows))).sum())
-        moved = source.bytes_moved if self.labelled.dataset.store.remote else 0
+        verdict, further = self._judge(plan, trained.head, runs, file)
+        moved = source.bytes_moved + further if self.labelled.dataset.store.remote else 0
         return Finetuned(
-            version=self._keep(name, trained, runs, failed),
+            version=self._keep(
+                name, trained.head, self._describe(trained, runs, plan, failed, verdict), verdict
+            ),
             plan=plan,
             accuracy=trained.standing.accuracy,
             losses=trained.standing.losses,
@@ -187,7 +191,21 @@ class Tuner:
             failed=failed,
             errors=inflow.errors,
             resumed=resumed,
+            said="" if verdict is None else verdict.say(),
         )
+
+    def _judge(
+        self, plan: FinetunePlan, head: Head, runs: Runs, file: FeatureFile
+    ) -> tuple[Verdict | None, int]:
+        """Whether int8 layers may stay, None where there is no question; and the bytes that this took."""
+        layers, dataset = self._int8, self.labelled.dataset
+        if layers is None or layers.origin is None:
+            return None, 0
+        origin = layers.origin
+        exact = Sources(dataset, origin, self.registry.get(origin.digest), self.recipe.seed)
+        near = dataset.store.remote and plan.cut.name != IMAGES
+        ways = ([partial(exact.at_stores, plan.stores)] if near else []) + [exact.here]
+        return Comparison(runs, file, dataset, self._steps).judge(head, ways, bound=layers.bound)
 
     def _divide(self, runs: int) -> Runs:
         recipe = self.recipe
@@ -239,6 +257,7 @@ class Tuner:
         )
 
     def _measure(self) -> FinetunePlan:
+        note = "" if self._int8 is None else self._int8.say()
         width = self.version.features
         head = self._make_head(Scaling(np.zeros(width), np.full(width, width**-0.5)))
         size = self.recipe.batch_size
@@ -252,28 +271,40 @@ class Tuner:
             recipe=self.recipe,
             head=cost,
         )
-        return plan if self._int8 is None else replace(plan, note=self._int8.say())
+        return replace(plan, note=note)
 
     @cached_property
     def _int8(self) -> Int8Layers | None:
         """What is known of the frozen layers, if they are int8."""
-        return find_int8(self.version, self._model)
+        return find_int8(self.registry, self.version, self._model)
 
-    def _keep(self, name: str, trained: Trained, runs: Runs, failed: int) -> ModelVersion:
-        graph, tensors = trained.head.export(self.version.features)
-        frozen = {key: value for key, value in self._model.tensors.items() if key.startswith("trunk/")}
+    def _keep(self, name: str, head: Head, made: dict[str, Any], verdict: Verdict | None) -> ModelVersion:
+        """The head on the layers that it was trained for, or on the fp32 ones that these were made of."""
+        parent = self.version if verdict is None or verdict.accepted else self._origin
+        frozen = self._model if parent is self.version else self.registry.get(parent.digest)
+        graph, tensors = head.export(parent.features)
         model = Model(
-            trunk=self._model.trunk,
+            trunk=frozen.trunk,
             head=graph,
-            tensors=frozen | {f"head/{key}": value for key, value in tensors.items()},
+            tensors={
+                **{key: value for key, value in frozen.tensors.items() if key.startswith("trunk/")},
+                **{f"head/{key}": value for key, value in tensors.items()},
+            },
             classes=self._classes,
-            steps=self._model.steps,
+            steps=frozen.steps,
         )
-        made = self._describe(trained, runs, failed)
-        return self.registry.put(model, name=name, parent=self.version.digest, made=made)
+        return self.registry.put(model, name=name, parent=parent.digest, made=made)
 
-    def _describe(self, trained: Trained, runs: Runs, failed: int) -> dict[str, Any]:
-        """How the version was made; nothing in it depends on the machine or on the time."""
+    @property
+    def _origin(self) -> ModelVersion:
+        assert self._int8 is not None
+        assert self._int8.origin is not None
+        return self._int8.origin
+
+    def _describe(
+        self, trained: Trained, runs: Runs, plan: FinetunePlan, failed: int, verdict: Verdict | None
+    ) -> dict[str, Any]:
+        """How the version was made; nothing in it depends on the time, and little on the machines."""
         recipe = asdict(self.recipe)
         wishes = ("runs", "cut", "more_bytes")
         return {
@@ -285,14 +316,20 @@ class Tuner:
             "held": len(runs.held),
             "failed": failed,
             "runs": len(runs),
+            **({} if plan.cut.name in (IMAGES, FEATURES) else {"cut": plan.cut.name}),
             **{key: value for key, value in recipe.items() if key not in wishes},
             "augment": self._steps.trained.spec() if self._steps.trained != self._steps.held else None,
             "head": "linear" if self._head is None else type(self._head).__name__,
             "optimiser": describe_optimiser(self._optimiser),
             "start": "parent" if self._starts_from_parent else "new",
             "accuracy": trained.standing.accuracy,
-            **({} if self._int8 is None else {INT8: self._int8.describe()}),
+            **self._describe_int8(verdict),
         }
+
+    def _describe_int8(self, verdict: Verdict | None) -> dict[str, Any]:
+        if self._int8 is None:
+            return {}
+        return {INT8: unjudged() if verdict is None else verdict.describe(self._int8)}
 
 
 def _find_steps(version: ModelVersion, augment: Any, recipe: Recipe) -> Steps:

@@ -22,7 +22,7 @@ def test_minus_the_distance_however_far_from_the_origin(keep: bool, shift: float
     assert alike.block(2, 9) == pytest.approx(wanted[2:], abs=2e-3)
     places = np.array([[3, 0], [1, 1], [0, 2]])
     assert alike.at(places) == pytest.approx(wanted[places, [0, 1]], abs=2e-3)
-    assert (alike.least <= alike.block(0, 4).min(axis=(0, 2))[:, None] + 1e-3).all()
+    assert (alike.least < alike.block(0, 4).min(axis=(0, 2))[:, None]).all()
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -31,6 +31,12 @@ def test_a_sample_is_at_no_distance_from_itself(keep: bool) -> None:
     block = alike.block(0, 4)
     assert not block[np.arange(4), :, np.arange(4)].any()
     assert not alike.own.any()
+
+
+def test_the_least_is_below_what_two_opposite_samples_have() -> None:
+    line = np.array([[-3.0, 1.0], [3.0, -1.0]], np.float32)
+    alike = Alike.of(line, np.array([[0, 1]]))
+    assert alike.least[0, 0] < alike.block(0, 2)[0, 0, 1] == pytest.approx(-2 * np.sqrt(10), rel=1e-6)
 
 
 def test_a_given_table_is_cut_to_the_problems() -> None:

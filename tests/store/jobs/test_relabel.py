@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 import headwater as hw
 from headwater.data.index import Index
@@ -36,7 +36,9 @@ from headwater.store.jobs.relabel import Workplace, relabel
 from headwater.store.jobs.runner import Running
 from headwater.store.labels import LabelRows, Source, open_labels
 from headwater.store.labels.database import LabelDatabase
+from headwater.store.labels.schema import history
 from killing import find_points, kill_at
+from labelled import Kind
 from relabelling import CLASSES, FEATURES, nudged, small_model, write_photos
 
 NAME = "photos"
@@ -55,13 +57,15 @@ class Site:
     index: Index
     extraction: Callable[[ModelVersion], Extraction] = no_images
     kept: bool = True
+    labels: str = ""
+    """Where the database is, if not in the folder."""
 
     @property
     def registry(self) -> Registry:
         return Registry(self.folder / "models")
 
     def open_labels(self) -> LabelDatabase:
-        return open_labels(self.folder / "labels.db")
+        return open_labels(self.labels or self.folder / "labels.db")
 
     def push(self, model: Model) -> ModelVersion:
         return self.registry.put(model, name="small", switch=True)
@@ -136,14 +140,14 @@ def check(site: Site, model: Model, features: np.ndarray) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path, label_kind: Kind) -> Site:
     """Samples that have no files at all: only their features are there."""
-    count = 3000
-    return Site(tmp_path, Index.build([f"{number}.jpg" for number in range(count)], np.full(count, 9)))
+    index = Index.build([f"{number}.jpg" for number in range(3000)], np.full(3000, 9))
+    return Site(tmp_path, index, labels=label_kind.make())
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Iterator[Site]:
+def photos(tmp_path: Path, label_kind: Kind) -> Iterator[Site]:
     """Real files, three of them broken."""
     data = hw.open(write_photos(tmp_path / "photos", 150, broken=3))
     crew = Crew(2, 2)
@@ -153,7 +157,7 @@ def photos(tmp_path: Path) -> Iterator[Site]:
         engine = Engine(Registry(tmp_path / "models").get(version.digest))
         return Extraction(lambda: data.store.reader(chain, (Offload(0),)), chain, engine, crew)
 
-    yield Site(tmp_path, data.index, extraction)
+    yield Site(tmp_path, data.index, extraction, labels=label_kind.make())
     crew.close()
 
 
@@ -183,12 +187,11 @@ def test_every_image_gets_its_label_and_broken_ones_are_named(photos: Site) -> N
     np.testing.assert_array_equal(rows.margins, right.margins)
 
 
-def test_without_a_cache_the_labels_are_the_same(photos: Site) -> None:
+def test_without_a_cache_the_labels_are_the_same(photos: Site, label_kind: Kind) -> None:
     version = photos.push(small_model())
     photos.run(photos.record(version))
     first = photos.rows()
-    (photos.folder / "labels.db").unlink()
-    bare = replace(photos, kept=False)
+    bare = replace(photos, kept=False, labels=label_kind.make())
     bare.run(bare.record(version))
     np.testing.assert_array_equal(first.labels, bare.rows().labels)
     np.testing.assert_array_equal(first.margins, bare.rows().margins)
@@ -394,10 +397,11 @@ def test_stopped_and_begun_again_it_goes_on(photos: Site, monkeypatch: pytest.Mo
     assert len(revisions) == 1, "one job, one revision"
 
 
-def tally(site: Site) -> dict[str, int]:
+def tally(site: Site) -> dict[int, int]:
     """Rows of the history of labels by sample: each was written once."""
-    with closing(sqlite3.connect(site.folder / "labels.db")) as database:
-        return dict(database.execute("SELECT sample, count(*) FROM history GROUP BY sample").fetchall())
+    query = sa.select(history.c.sample, sa.func.count()).group_by(history.c.sample)
+    with closing(site.open_labels()) as labels, labels._engine.connect() as connection:
+        return dict(map(tuple, connection.execute(query)))
 
 
 KILLS = pytest.mark.parametrize("kills", [5, pytest.param(400, marks=pytest.mark.soak)], ids=["some", "all"])

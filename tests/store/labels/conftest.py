@@ -1,16 +1,12 @@
-"""Both kinds of label database, for tests that run in the same way on each."""
+"""Both kinds of label database, by a shorter name."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from labelled import Kind, Templates
+from labelled import Kind
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def kind(request: pytest.FixtureRequest, label_templates: Templates, tmp_path: Path) -> Kind:
-    if request.param == "sqlite":
-        return label_templates.sqlite_kind(tmp_path)
-    return label_templates.postgresql_kind()
+@pytest.fixture
+def kind(label_kind: Kind) -> Kind:
+    return label_kind

@@ -39,7 +39,9 @@ def test_a_wrong_address_says_what_is_right(text: str, reason: str) -> None:
 
 @pytest.mark.parametrize("text", ["grpc://store-a:7077", "grpc+tls://store-a:7077/photos"])
 def test_a_store_is_no_label_database_and_what_to_name_instead(text: str) -> None:
-    with pytest.raises(WrongUse, match=r"address of a store, .* STATE/labels\.db on its machine, or"):
+    with pytest.raises(
+        WrongUse, match=r"address of a store, .*counts and exports.* STATE/labels\.db on its machine, or"
+    ):
         address.parse(text)
 
 

@@ -25,15 +25,15 @@ _CORNERS = ((0, 0), (0, _CUT), (_CUT, 0), (_CUT, _CUT), (_CUT // 2, _CUT // 2))
 VIEWS = ((0, 0, EDGE), *((top, left, EDGE - _CUT) for top, left in _CORNERS))
 """Top, left and edge of what each hash sees: all of it, and five times all but a strip of five percent."""
 WORDS = 2
-_SCALE = 1 << 12
+_SCALE = 1 << 10
 _FREQUENCIES = 13
 """Down and across; of both together, the lowest are hashed."""
 
 
 def hash_thumbnails(thumbnails: NDArray[np.uint8]) -> Hashes:
-    """The hashes of grey thumbnails (n, EDGE, EDGE): (n, views, words), the whole first, low frequencies first.
+    """The hashes of grey thumbnails (n, EDGE, EDGE): (n, views, words), that of the whole thumbnail first.
 
-    The lowest frequency is the highest bit of a word.
+    The first word has the lower frequencies, and the lowest of a word is its highest bit.
     """
     if thumbnails.shape[1:] != (EDGE, EDGE) or thumbnails.dtype != np.uint8:
         raise WrongUse(
@@ -47,9 +47,11 @@ def hash_thumbnails(thumbnails: NDArray[np.uint8]) -> Hashes:
 
 
 def _hash(pixels: NDArray[np.uint8]) -> Hashes:
-    waves = cosines(pixels.shape[1]).T
+    waves, area = cosines(pixels.shape[1]).T, pixels.shape[1] * pixels.shape[2]
     # Whole numbers below 2^53: floating point is exact here, in whichever order it adds.
-    across = pixels.astype(np.float64, order="C") @ waves
+    values = pixels.astype(np.float64, order="C")
+    level = area * values - values.sum(axis=(1, 2), keepdims=True)  # rounded waves do not add up to nothing
+    across = level @ waves
     both = np.ascontiguousarray(across.swapaxes(1, 2)) @ waves
     bits = np.ascontiguousarray(both[:, *_lowest()] > 0)
     return np.packbits(bits, axis=1).view(">u8").astype(np.uint64)
@@ -59,7 +61,8 @@ def _hash(pixels: NDArray[np.uint8]) -> Hashes:
 def cosines(edge: int) -> NDArray[np.float64]:
     """The lowest waves of a cosine transform of this length, in whole numbers."""
     angles = np.arange(_FREQUENCIES)[:, None] * (2 * np.arange(edge) + 1)
-    return np.round(_SCALE * np.cos(np.pi / (2 * edge) * angles))
+    waves: NDArray[np.float64] = np.round(_SCALE * np.cos(np.pi / (2 * edge) * angles))
+    return waves
 
 
 @cache

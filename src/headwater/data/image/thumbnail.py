@@ -26,25 +26,26 @@ def shrink(image: Pixels, edge: int) -> Pixels:
     height, width, channels = image.shape
     if image.dtype != np.uint8 or not image.size:
         raise WrongUse(f"a thumbnail is made of uint8 pixels, not of {image.dtype} of {image.shape}")
-    rows = _area_sums(image, edge)
-    cells = _area_sums(np.ascontiguousarray(rows.swapaxes(0, 1)), edge).swapaxes(0, 1)
     weights = np.array(_LUMA if channels == 3 else [1] * channels, np.int64)
+    rows = _area_sums(image, edge, weights)
+    cells = _area_sums(rows.T[:, :, None], edge, np.ones(1, np.int64)).T
     whole = height * width * int(weights.sum())
-    grey = (2 * (cells @ weights) + whole) // (2 * whole)
-    return grey.astype(np.uint8)[:, :, None]
+    grey: Pixels = ((2 * cells + whole) // (2 * whole)).astype(np.uint8)
+    return grey[:, :, None]
 
 
-def _area_sums(values: NDArray[Any], cells: int) -> NDArray[np.int64]:
+def _area_sums(values: NDArray[Any], cells: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sums over `cells` equal stretches of the first axis, times `cells`: so they are whole numbers.
 
     A stretch is whole rows, less the part of its first row that is before it, and the part of the row in
-    which it ends.
+    which it ends. The last axis is weighed.
     """
     count = len(values)
     starts, parts = np.divmod(np.arange(cells + 1) * count, cells)
-    sums = cells * _sum_rows(values, starts).astype(np.int64)
-    borders = values[np.minimum(starts, count - 1)] * parts.reshape(-1, *[1] * (values.ndim - 1))
-    return sums - borders[:-1] + borders[1:]
+    sums: NDArray[np.int64] = cells * (_sum_rows(values, starts) @ weights)
+    borders = (values[np.minimum(starts, count - 1)] @ weights) * parts[:, None]
+    sums += borders[1:] - borders[:-1]
+    return sums
 
 
 def _sum_rows(values: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:

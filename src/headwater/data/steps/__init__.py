@@ -23,8 +23,9 @@ def catalogue() -> dict[str, type[Step]]:
     """Steps by name. A user's callable is not among them; without torch, neither is the resize."""
     # Decoding is imported here: it brings the codecs, which a look at the base classes does not need.
     from headwater.data.steps.decode import Decode
+    from headwater.data.steps.thumbnail import Thumbnail
 
-    classes: list[type[Step]] = [Decode, RandomArea, RandomBox, CentralBox, Pad, PadToFit]
+    classes: list[type[Step]] = [Decode, RandomArea, RandomBox, CentralBox, Pad, PadToFit, Thumbnail]
     classes += [RandomHorizontalFlip, RandomVerticalFlip, ColorJitter, Grayscale, RandomGrayscale]
     classes += [GaussianBlur, TrivialAugmentWide, ToDtype, Normalize, RandomErasing, MixUp, CutMix]
     if find_spec("torch") is not None:

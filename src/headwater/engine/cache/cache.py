@@ -129,10 +129,14 @@ class SampleCache:
         """Hold entries as far as there is room. A kind is `FILES`, or that of images."""
         later: dict[str, list[int]] = {}
         _, places = np.unique(positions, return_index=True)
+        taken = []
         with self._lock:
             for place in places[~self.contains(positions[places])].tolist():
-                if not self._take(int(positions[place]), entries[place]):
+                if self._take(int(positions[place]), entries[place]):
+                    taken.append(place)
+                else:
                     later.setdefault(kinds[place], []).append(place)
+            self._worth.learn(positions[taken], sum(len(entries[place]) for place in taken))
         for kind, left in later.items():
             if self._shelf is not None:
                 self._shelf.put(kind, positions[left], [entries[place] for place in left])
@@ -176,7 +180,6 @@ class SampleCache:
         if self._table.memory_bytes + size > most:
             return False
         self._table.add(position, entry)
-        self._worth.learn(np.array([position]), len(entry))
         return True
 
     def _drawer_at(self, slot: int) -> tuple[Drawer, int] | None:

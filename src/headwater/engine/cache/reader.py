@@ -21,6 +21,7 @@ from headwater.errors import SampleCorrupt, SampleTooLarge
 from headwater.plan.offload import Offload
 
 Places = NDArray[np.intp]
+Marks = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Forms:
     """
 
     ways: tuple[Offload, ...]
-    steady: NDArray[np.bool_]
+    steady: Marks
     file: int
 
     @classmethod
@@ -42,7 +43,7 @@ class Forms:
         steady = np.array([way.cut <= steady_prefix for way in listed], np.bool_)
         return cls(listed, steady, listed.index(file))
 
-    def ask(self, ways: NDArray[np.uint8] | None, wanted: NDArray[np.bool_]) -> NDArray[np.uint8] | None:
+    def ask(self, ways: NDArray[np.uint8] | None, wanted: Marks) -> NDArray[np.uint8] | None:
         """The ways to ask for: those that were asked for, but of what is to be held a form that can be."""
         asked = np.zeros(len(wanted), np.uint8) if ways is None else ways
         changed = wanted & ~self.steady[asked]
@@ -84,16 +85,18 @@ class CachedReader:
         hits, seconds = self._open(look, wanted.positions)
         missed = np.array([place for place in range(len(wanted.ids)) if place not in hits], np.intp)
         self._meter.count(cache_hits=len(hits), cache_misses=len(missed))
-        found = Fetched([])
-        if len(missed):
-            asked = wanted.take(missed)
-            ways = self._forms.ask(asked.ways, look.wanted[missed])
-            found = self._inner.fetch(replace(asked, ways=ways, packed=bool(look.wanted.any())))
-            self._offer(asked.positions, found, look.wanted[missed])
+        found = self._fetch(wanted.take(missed), look.wanted[missed]) if len(missed) else Fetched([])
         return _join(len(wanted.ids), hits, seconds, missed=missed, found=found)
 
+    def _fetch(self, asked: Wanted, wanted: Marks) -> Fetched:
+        """From the other reader; what is wanted of it is given to the cache."""
+        ways = self._forms.ask(asked.ways, wanted)
+        found = self._inner.fetch(replace(asked, ways=ways, packed=bool(wanted.any())))
+        self._offer(asked.positions, found, wanted)
+        return found
+
     def _open(self, look: Look, positions: Positions) -> tuple[dict[int, Entry], NDArray[np.float32]]:
-        """The held samples by place, and CPU seconds that opening each took; a damaged one is not held."""
+        """The held samples by place, and CPU seconds that opening each took; a damaged one is wanted anew."""
         hits, seconds = {}, np.zeros(len(positions), np.float32)
         damaged = []
         for place, entry in _entries(look).items():
@@ -107,9 +110,10 @@ class CachedReader:
             seconds[place] = time.thread_time() - begun
         if damaged:
             self._cache.forget(positions[damaged])
+            look.wanted[damaged] = True
         return hits, seconds
 
-    def _offer(self, positions: Positions, found: Fetched, wanted: NDArray[np.bool_]) -> None:
+    def _offer(self, positions: Positions, found: Fetched, wanted: Marks) -> None:
         """Give the cache what it wants to hold, of what came in a form that it can."""
         made = {place: self._made(found, place) for place in np.flatnonzero(wanted).tolist()}
         entries = {place: entry for place, entry in made.items() if entry is not None}

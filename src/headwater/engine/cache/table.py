@@ -65,14 +65,20 @@ class Table:
 
     def add(self, position: int, entry: bytes) -> None:
         """Hold a sample in memory that is not held yet."""
-        (slot,) = self._take_slots(1).tolist()
+        slot = self._free.pop() if self._free else self._extend(1).start
         self.entries[slot] = entry
         self._fill(slot, position, len(entry), MEMORY, -1)
         self.memory_bytes += len(entry) + OVERHEAD
+        self.count += 1
+        self.admitted += 1
 
     def add_on_disk(self, positions: Positions, sizes: Slots, drawer: int, rows: Slots) -> None:
         """Hold samples that are not held yet, whose entries lie at these rows of a drawer."""
-        self._fill(self._take_slots(len(positions)), positions, sizes, drawer, rows)
+        free = [self._free.pop() for _ in range(min(len(positions), len(self._free)))]
+        slots = np.array([*free, *self._extend(len(positions) - len(free))], np.int64)
+        self._fill(slots, positions, sizes, drawer, rows)
+        self.count += len(slots)
+        self.admitted += len(slots)
 
     def move(self, slots: Slots, drawer: int, rows: Slots) -> None:
         """They lie elsewhere on disk from now on."""
@@ -92,17 +98,14 @@ class Table:
         self.sizes[slots], self.drawers[slots], self.rows[slots] = sizes + OVERHEAD, drawer, rows
         self.positions[slots] = positions
         self._slots[positions] = slots + 1
-        self.count += np.size(positions)
-        self.admitted += np.size(positions)
 
-    def _take_slots(self, count: int) -> Slots:
-        """Those that became free, and new ones."""
-        free = [self._free.pop() for _ in range(min(count, len(self._free)))]
-        begin, end = len(self.entries), len(self.entries) + count - len(free)
+    def _extend(self, count: int) -> range:
+        """New slots."""
+        begin, end = len(self.entries), len(self.entries) + count
         if end > len(self.positions):
             for name in _COLUMNS:
                 column = getattr(self, name)
                 more = np.full(max(end, 2 * len(column)) - len(column), -1, column.dtype)
                 setattr(self, name, np.concatenate([column, more]))
-        self.entries += [None] * (end - begin)
-        return np.array([*free, *range(begin, end)], np.int64)
+        self.entries += [None] * count
+        return range(begin, end)

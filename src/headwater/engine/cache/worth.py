@@ -30,6 +30,7 @@ _CLOSE = 1 << 10  # the room is filled to such a part of it
 _BLOCK = 1 << 18
 _TELLING = 32  # entries that tell how much smaller than files they are
 _DRIFT = 0.05  # of that, above which worth is reckoned anew
+_LEAST_RATIO = 1e-3
 
 
 def rank(values: NDArray[np.floating[Any]], sizes: Doubles, positions: Positions) -> Keys:
@@ -119,7 +120,7 @@ class Worth:
     def reckon(self, room: int) -> bool:
         """Find what must be reached for so many bytes; False if nothing has changed since it was found."""
         count, entries, files = self._taken.tolist()
-        ratio = entries / max(files, 1.0) if count >= _TELLING else 1.0
+        ratio = max(entries / max(files, 1.0), _LEAST_RATIO) if count >= _TELLING else 1.0
         if not self._stale and abs(ratio / self._ratio - 1) <= _DRIFT:
             return False
         self._ratio, self._stale = ratio, False

@@ -17,7 +17,7 @@ from headwater.select.objectives.alike import Floats
 from headwater.select.parts import Parts, Picks, Vectors
 from headwater.select.samples import Ints
 
-_BLOCK = 32
+_BLOCK = 64
 
 
 @dataclass(frozen=True)

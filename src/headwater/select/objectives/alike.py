@@ -17,6 +17,9 @@ _TABLE = 1 << 26
 _CELLS = 1 << 18
 """Pairs that are computed at once."""
 
+_FARTHEST = 2.001
+"""Times the largest distance from the mean: none is farther from another, whatever rounding says."""
+
 
 @dataclass(frozen=True, eq=False)
 class Alike:
@@ -49,7 +52,7 @@ class Alike:
         ones = np.ones_like(squares)
         left = np.concatenate((-2 * points, squares, ones), axis=2)
         right = np.ascontiguousarray(np.concatenate((points, ones, squares), axis=2).transpose(0, 2, 1))
-        least = -2 * np.sqrt(squares.max(axis=1))
+        least = -_FARTHEST * np.sqrt(squares.max(axis=1))
         found = cls(least, np.zeros(rows.shape, np.float32), left, right)
         if not keep or rows.size * rows.shape[1] > _TABLE:
             return found

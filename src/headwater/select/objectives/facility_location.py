@@ -36,7 +36,7 @@ class Located:
         self.cover = Cover(alike.least, self.shape[1])
         self._alike = alike
         problems, size = self.shape
-        self._step = max(1, _CELLS // (problems * size))
+        self._step = min(size, max(1, _CELLS // (problems * size)))
         self._scratch = np.empty((self._step, problems, size), np.float32)
 
     def gains(self, places: Ints | None = None) -> Floats:

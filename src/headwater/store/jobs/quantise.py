@@ -77,7 +77,7 @@ def _look_at(kiln: Kiln, running: Running) -> list[Pixels]:
     count = min(MOST_IMAGES, len(kiln.index))
     positions = np.arange(count) * len(kiln.index) // max(count, 1)
     running.save(total=count, cursor=0)
-    album = _Album()
+    album = Album()
     for batch in kiln.extraction(album).run(positions, kiln.index.ids[positions]):
         running.save(cursor=running.record.cursor + len(batch.ids) + len(batch.failures))
         if running.over():
@@ -85,7 +85,7 @@ def _look_at(kiln: Kiln, running: Running) -> list[Pixels]:
     return [album.images[place] for place in np.random.default_rng(0).permutation(len(album.images))]
 
 
-class _Album:
+class Album:
     """An `Extractor` that keeps images and makes nothing of them."""
 
     width = 0

@@ -110,14 +110,13 @@ class _Relabel:
         """All samples of a block: those that need nothing, and then the others from the cheapest side."""
         end = int(positions[-1]) + 1
         ids = self._place.index.ids[positions]
-        wanted = self._place.labels.pending(self._place.dataset, self._version.digest, ids, of=self._sources)
-        positions = positions[np.isin(ids, wanted)]
+        found = self._place.labels.recall(self._place.dataset, self._version.digest, ids, of=self._sources)
+        positions = positions[np.isin(ids, found.pending)]
         if not len(positions):
             self._running.show(cursor=end)
             return
         draft = Draft(positions, self._place.index.ids[positions])
-        opinions = len(self._sources) > 1
-        self._verdicts.recall(draft, opinions=opinions)
+        self._verdicts.recall(draft, found.said)
         if self._features is not None:
             # What came after a label was written may have been made of another file than the label was.
             self._verdicts.skip(draft, self._features.norms(draft.ids, draft.times))

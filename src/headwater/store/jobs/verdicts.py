@@ -36,26 +36,20 @@ class Verdicts:
         self._look_up_classes()
         self._movements: dict[int, Movement | None] = {}
 
-    def recall(self, draft: Draft, *, opinions: bool) -> None:
-        """Put down what models said before; of samples with another's label too, if `opinions`."""
+    def recall(self, draft: Draft, said: LabelRows) -> None:
+        """Put down what models said before of samples of the draft."""
         self._look_up_classes()
-        self._recall(draft, self._labels.get(self._dataset, draft.ids))
-        if opinions:
-            self._recall(draft, self._labels.get(self._dataset, draft.ids, opinions=True))
+        order = np.argsort(draft.ids)
+        places = order[np.searchsorted(draft.ids[order], said.samples)]
+        draft.before[places], draft.models[places] = said.labels, said.models
+        draft.times[places] = said.times
+        draft.scores[places], draft.margins[places] = said.scores, said.margins
 
     def _look_up_classes(self) -> None:
         """Again for each block: somebody may merge classes while a job runs."""
         self.roots = self._labels.classes(self._dataset).roots[self._classes]
         """What each of the model's classes means in the dataset, after all merges."""
         self._place_of = _inverse(self.roots)
-
-    def _recall(self, draft: Draft, rows: LabelRows) -> None:
-        rows = rows.take(rows.sources == Source.MODEL)
-        order = np.argsort(draft.ids)
-        places = order[np.searchsorted(draft.ids[order], rows.samples)]
-        draft.before[places], draft.models[places] = rows.labels, rows.models
-        draft.times[places] = rows.times
-        draft.scores[places], draft.margins[places] = rows.scores, rows.margins
 
     def skip(self, draft: Draft, norms: NDArray[np.float32]) -> None:
         """Keep the labels that the change of the head cannot have changed.

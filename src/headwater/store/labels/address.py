@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from headwater.errors import LabelError, MissingExtra, WrongUse
 from headwater.store.labels import AT_A_STORE
+from headwater.store.labels.staging import forget
 
 _DRIVERS = {
     "sqlite": "sqlite",
@@ -63,14 +64,15 @@ def require_file(url: sa.URL) -> None:
 
 def make_engine(url: sa.URL, wait_seconds: float) -> sa.Engine:
     """An engine that waits for other writers as long as that. It does not connect."""
+    make = _sqlite if url.get_backend_name() == "sqlite" else _postgresql
     try:
-        if url.get_backend_name() == "sqlite":
-            return _sqlite(url, wait_seconds)
-        return _postgresql(url, wait_seconds)
+        engine = make(url, wait_seconds)
     except ImportError as error:
         raise MissingExtra(
             f"labels in PostgreSQL need {error.name}; pip install 'headwater[labels]'"
         ) from error
+    sa.event.listen(engine, "rollback", forget)
+    return engine
 
 
 def for_reading(engine: sa.Engine) -> sa.Engine:
@@ -130,12 +132,16 @@ def _use_write_ahead_log(connection: sqlite3.Connection, wait_seconds: float) ->
 
 
 def _postgresql(url: sa.URL, wait_seconds: float) -> sa.Engine:
-    settings = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_SECONDS}
+    # A statement is sent once to each connection, and by its name from then on.
+    settings: dict[str, Any] = {"prepare_threshold": 0}
+    if "connect_timeout" not in url.query:
+        settings["connect_timeout"] = _CONNECT_SECONDS
     engine = sa.create_engine(url, connect_args=settings, pool_pre_ping=True)
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
         connection.execute(f"SET lock_timeout = {round(1000 * wait_seconds)}")
+        connection.execute("SET client_min_messages = warning")  # not that a temporary table is there already
         connection.commit()
 
     return engine

@@ -107,8 +107,9 @@ def numbers(connection: sa.Connection, digests: Iterable[str]) -> Mapping[str, i
 
 def require(connection: sa.Connection, wanted: Iterable[int]) -> None:
     """Raises `LabelRefused` for a number that is no version's."""
-    versions = {version.number for version in known(connection)}
-    for number in sorted(set(wanted) - versions):
+    numbers = sorted(set(wanted))
+    versions = {version.number for version in known(connection, models.c.announced.in_(numbers))}
+    for number in sorted(set(numbers) - versions):
         raise LabelRefused(unknown(f"number {number}"))
 
 

@@ -6,18 +6,22 @@ class once had still means it, so an older model that uses the name does not mak
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from headwater.errors import LabelRefused, WrongUse
 from headwater.store.labels.datasets import check_name
 from headwater.store.labels.schema import class_history, classes, revisions
+from headwater.store.labels.staging import insert_texts, is_sqlite
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,22 +91,55 @@ def load(connection: sa.Connection, dataset: int) -> ClassList:
     return ClassList(tuple(row[0] for row in rows), tuple(row[1] for row in rows), before)
 
 
+class Lists:
+    """Class lists that were seen. One that is the same still is not sent again by a PostgreSQL, which may be
+    across a slow link."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, ClassList] = {}
+
+    def load(self, connection: sa.Connection, dataset: int) -> ClassList:
+        """The class list as it stands."""
+        if is_sqlite(connection):
+            return load(connection, dataset)
+        digest, renamed = connection.execute(_digest_of(dataset)).one()
+        if not renamed and digest in self._seen:
+            return self._seen[digest]
+        found = load(connection, dataset)
+        self.learn(found)
+        return found
+
+    def learn(self, found: ClassList) -> None:
+        """Remember a list. Of classes that had other names the database is asked anew."""
+        if not found.former:
+            self._seen[_digest(found)] = found
+
+
+def count(connection: sa.Connection, dataset: int) -> int:
+    """How many classes there are, those that were merged into others among them."""
+    query = sa.select(sa.func.count()).select_from(classes).where(classes.c.dataset == dataset)
+    return connection.execute(query).scalar_one()
+
+
 def adopt(
     connection: sa.Connection, dataset: int, names: Sequence[str], *, revision: int
 ) -> NDArray[np.int32]:
     """The number of each name; classes that are not there yet are added."""
-    there = load(connection, dataset)
+    return add(connection, dataset, load(connection, dataset), names, revision=revision)[0]
+
+
+def add(
+    connection: sa.Connection, dataset: int, there: ClassList, names: Sequence[str], *, revision: int
+) -> tuple[NDArray[np.int32], ClassList]:
+    """The number of each name, and the class list with those that are not there yet."""
     new = [name for name in dict.fromkeys(names) if not there.has(name)]
     for name in new:
         check_name(name, "a class's name")
-    numbers = {name: len(there) + place for place, name in enumerate(new)}
-    rows = [
-        {"dataset": dataset, "number": number, "name": name, "revision": revision}
-        for name, number in numbers.items()
-    ]
-    if rows:
-        connection.execute(classes.insert(), rows)
-    return np.array([numbers[name] if name in numbers else there.number(name) for name in names], np.int32)
+    begin = len(there)
+    rows = [(dataset, begin + place, name, revision) for place, name in enumerate(new)]
+    insert_texts(connection, classes, ("dataset", "number", "name", "revision"), rows)
+    became = ClassList((*there.names, *new), (*there.merged_into, *([None] * len(new))), there.former)
+    return np.array([became.number(name) for name in names], np.int32), became
 
 
 def rename(connection: sa.Connection, dataset: int, old: str, new: str, *, revision: int) -> None:
@@ -132,6 +169,23 @@ def _change(
     before = sa.select(sa.literal(revision, sa.BigInteger), *(classes.c[name] for name in columns))
     connection.execute(class_history.insert().from_select(["replaced", *columns], before.where(place)))
     connection.execute(classes.update().where(place).values(revision=revision, **values))
+
+
+def _digest_of(dataset: int) -> sa.Select[Any]:
+    """What `_digest` gives of the list, made by PostgreSQL; and how many renames there were."""
+    text = sa.func.concat_ws(
+        " ", classes.c.number, sa.func.coalesce(classes.c.merged_into, -1), classes.c.name
+    )
+    lines = sa.func.string_agg(text, aggregate_order_by(sa.literal("\n"), classes.c.number))
+    digest = sa.func.coalesce(sa.func.md5(lines), "")
+    renamed = sa.select(sa.func.count()).where(revisions.c.dataset == dataset, revisions.c.kind == "rename")
+    return sa.select(digest, renamed.scalar_subquery()).where(classes.c.dataset == dataset)
+
+
+def _digest(found: ClassList) -> str:
+    rows = zip(found.names, found.merged_into, strict=True)
+    lines = [f"{number} {-1 if into is None else into} {name}" for number, (name, into) in enumerate(rows)]
+    return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest() if lines else ""
 
 
 def rooted(column: sa.ColumnElement[int], there: ClassList) -> sa.ColumnElement[int]:

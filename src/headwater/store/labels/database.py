@@ -20,6 +20,7 @@ from headwater.store.labels import (
     failures,
     migrating,
     queries,
+    recalling,
     reviewing,
     revisions,
     undoing,
@@ -29,6 +30,7 @@ from headwater.store.labels.announced import Announced
 from headwater.store.labels.classes import ClassList
 from headwater.store.labels.exchange.sheet import Sheet, to_label_rows, to_sheet
 from headwater.store.labels.page import Glossary, LabelPage
+from headwater.store.labels.recalling import Recalled
 from headwater.store.labels.reviewing import QUEUES, Asked, Review, VersionDiff
 from headwater.store.labels.revisions import Deed, Revision, Written
 from headwater.store.labels.rows import LabelRows, Source, check_samples
@@ -50,6 +52,7 @@ class LabelDatabase:
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._clock = clock
+        self._lists = classes.Lists()
 
     def __repr__(self) -> str:
         return f"LabelDatabase({address.name(self._engine.url)!r})"
@@ -114,7 +117,7 @@ class LabelDatabase:
             if key is None:
                 revision = revisions.add(connection, number, deed, now=now)
             else:
-                revision = revisions.resume(connection, number, deed, now=now)
+                revision = revisions.resume(connection, number, deed, name=dataset, now=now)
                 done = revisions.chunk(connection, revision, chunk)
                 if done is not None:
                     return done
@@ -167,13 +170,16 @@ class LabelDatabase:
     def classes(self, dataset: str) -> ClassList:
         """The class list as it stands."""
         with self._reading() as connection:
-            return classes.load(connection, datasets.find(connection, dataset))
+            return self._lists.load(connection, datasets.find(connection, dataset))
 
     def adopt(self, dataset: str, names: Sequence[str]) -> NDArray[np.int32]:
         """The number of each class; those that are not there yet are added."""
         with self._writing() as connection:
             number = datasets.lock(connection, dataset, create=True)
-            return classes.adopt(connection, number, names, revision=0)
+            there = self._lists.load(connection, number)
+            numbers, became = classes.add(connection, number, there, names, revision=0)
+        self._lists.learn(became)
+        return numbers
 
     def rename(self, dataset: str, old: str, new: str, *, author: str = "") -> Written:
         """Give a class another name. The old one still means it, unless another class gets it."""
@@ -201,7 +207,7 @@ class LabelDatabase:
         layer = OPINION if opinions else IN_FORCE
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             return queries.look_up(connection, number, np.asarray(samples, np.int64), there, layer=layer)
 
     def search(
@@ -210,7 +216,7 @@ class LabelDatabase:
         """The first rows with ids above `after`, in order of id."""
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             return queries.page(connection, number, query, there, after=after, limit=limit)
 
     def page(
@@ -228,7 +234,7 @@ class LabelDatabase:
         """
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             last = queries.end_of(connection, number, after=after, rows=queries.LOOKED_AT)
             rows = queries.page(connection, number, query, there, after=after, limit=limit, last=last)
             others = None
@@ -241,19 +247,19 @@ class LabelDatabase:
     def glossary(self, dataset: str) -> Glossary:
         """What the numbers in rows of this dataset mean."""
         with self._reading() as connection:
-            return _glossary(connection, classes.load(connection, datasets.find(connection, dataset)))
+            return _glossary(connection, self._lists.load(connection, datasets.find(connection, dataset)))
 
     def scan(self, dataset: str, query: LabelQuery = ALL) -> Iterator[LabelRows]:
         """All rows, in order of id, in parts, as they were at one moment."""
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            yield from queries.stream(connection, number, query, classes.load(connection, number))
+            yield from queries.stream(connection, number, query, self._lists.load(connection, number))
 
     def counts(self, dataset: str) -> Mapping[str, Mapping[Source, int]]:
         """Rows by class and source; classes that were merged into another count there."""
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             found = queries.counts(connection, number, there)
         rows = zip(there.names, there.merged_into, found.tolist(), strict=True)
         return {name: dict(zip(Source, row, strict=True)) for name, into, row in rows if into is None}
@@ -280,10 +286,17 @@ class LabelDatabase:
         self, dataset: str, version: str, samples: ArrayLike, *, of: Sequence[Source] = (Source.MODEL,)
     ) -> NDArray[np.int64]:
         """Those of the samples that have no row at all, or a stale one; in order of id."""
+        return self.recall(dataset, version, samples, of=of).pending
+
+    def recall(
+        self, dataset: str, version: str, samples: ArrayLike, *, of: Sequence[Source] = (Source.MODEL,)
+    ) -> Recalled:
+        """What is `pending`, and what models said of that before: in force, or of others' labels in `of`."""
         wanted = np.asarray(samples, np.int64)
         with self._reading() as connection:
             number, model = datasets.find(connection, dataset), announced.find(connection, version)
-            return queries.pending(connection, number, model.number, wanted, of=of)
+            there = self._lists.load(connection, number)
+            return recalling.recall(connection, number, model.number, wanted, there, of=of)
 
     def review(
         self,
@@ -298,7 +311,7 @@ class LabelDatabase:
             raise WrongUse(f"no review queue is called {queue!r}; known: {', '.join(QUEUES)}")
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            page = Asked(number, classes.load(connection, number), limit, after)
+            page = Asked(number, self._lists.load(connection, number), limit, after)
             return QUEUES[queue](connection, page)
 
     def diff(self, dataset: str, before: str, after: str) -> VersionDiff:
@@ -306,7 +319,7 @@ class LabelDatabase:
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
             old, new = announced.find(connection, before), announced.find(connection, after)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             return reviewing.diff(connection, number, there, before=old, after=new)
 
     def diff_rows(self, dataset: str, before: str, after: str) -> Iterator[tuple[LabelRows, LabelRows]]:
@@ -314,7 +327,7 @@ class LabelDatabase:
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
             old, new = announced.find(connection, before), announced.find(connection, after)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             yield from reviewing.diff_rows(connection, number, there, before=old, after=new)
 
     def log(
@@ -333,7 +346,7 @@ class LabelDatabase:
         """Rows with names instead of numbers, for files; `opinions` brings those of contradicting models."""
         with self._reading() as connection:
             number = datasets.find(connection, dataset)
-            there = classes.load(connection, number)
+            there = self._lists.load(connection, number)
             glossary = _glossary(connection, there)
             for rows in queries.stream(connection, number, query, there):
                 others = None
@@ -362,7 +375,7 @@ class LabelDatabase:
     def _write(
         self, connection: sa.Connection, change: Change, rows: LabelRows, *, counted: bool = True
     ) -> Written:
-        writing.check(connection, rows, classes=len(classes.load(connection, change.dataset)))
+        writing.check(connection, rows, classes=classes.count(connection, change.dataset))
         written = writing.write(connection, change, rows)
         if counted:
             revisions.count(connection, written)

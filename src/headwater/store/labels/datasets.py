@@ -31,10 +31,13 @@ def find(connection: sa.Connection, name: str) -> int:
 
 def lock(connection: sa.Connection, name: str, *, create: bool = False) -> int:
     """Its number, while no other transaction writes to it; `create` makes it if need be."""
-    if create:
-        check_name(name, "a dataset's name")
-        connection.execute(insert(connection, datasets).values(name=name).on_conflict_do_nothing())
-    find(connection, name)
+    number = connection.execute(_number(name).with_for_update()).scalar()
+    if number is not None:
+        return int(number)
+    if not create:
+        return find(connection, name)  # which says that it is not there
+    check_name(name, "a dataset's name")
+    connection.execute(insert(connection, datasets).values(name=name).on_conflict_do_nothing())
     return int(connection.execute(_number(name).with_for_update()).scalar_one())
 
 

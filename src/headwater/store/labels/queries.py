@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headwater.store.labels import announced
 from headwater.store.labels.classes import ClassList
 from headwater.store.labels.rows import NO_MODEL, LabelRows, Source
-from headwater.store.labels.schema import IN_FORCE, OPINION, labels, layer_is
+from headwater.store.labels.schema import IN_FORCE, OPINION, labels, layer_is, row_of
 from headwater.store.labels.staging import asked, stage_samples
 from headwater.store.labels.wanted import LabelQuery
 
@@ -79,7 +79,7 @@ def look_up(
 ) -> LabelRows:
     """The rows of those samples that have one, in order of id."""
     stage_samples(connection, samples)
-    joined = asked.outerjoin(labels, _of(dataset, layer, asked.c.sample))
+    joined = asked.outerjoin(labels, row_of(dataset, layer, asked.c.sample))
     query = sa.select(*columns_of(labels)).select_from(joined).order_by(asked.c.sample)
     return to_rows([row for row in connection.execute(query) if row[0] is not None], there)
 
@@ -108,37 +108,14 @@ def stale(
     old = sa.and_(labels.c.source == Source.MODEL.value, labels.c.model < model)
     if others:
         opinion = labels.alias("opinion")
-        query = query.select_from(labels.outerjoin(opinion, _of(dataset, OPINION, labels.c.sample, opinion)))
+        query = query.select_from(
+            labels.outerjoin(opinion, row_of(dataset, OPINION, labels.c.sample, opinion))
+        )
         unheard = sa.func.coalesce(opinion.c.model, NO_MODEL) < model
         given = sa.and_(labels.c.source.in_(others), unheard)
         old = sa.or_(old, given) if Source.MODEL in of else given
     query = query.where(labels.c.sample > after, old).order_by(labels.c.sample).limit(limit)
     return np.array(connection.execute(query).scalars().all(), np.int64)
-
-
-def pending(
-    connection: sa.Connection, dataset: int, model: int, samples: NDArray[np.int64], *, of: Sequence[Source]
-) -> NDArray[np.int64]:
-    """Those of the samples, in order of id, that have no row yet or a stale one."""
-    stage_samples(connection, samples)
-    now, opinion = labels.alias("now"), labels.alias("opinion")
-    joined = asked.outerjoin(now, _of(dataset, IN_FORCE, asked.c.sample, now))
-    wanted: list[sa.ColumnElement[bool]] = [now.c.sample.is_(None)]
-    others = [source.value for source in of if source is not Source.MODEL]
-    if others:
-        joined = joined.outerjoin(opinion, _of(dataset, OPINION, asked.c.sample, opinion))
-        unheard = sa.func.coalesce(opinion.c.model, NO_MODEL) < model
-        wanted.append(sa.and_(now.c.source.in_(others), unheard))
-    if Source.MODEL in of:
-        wanted.append(sa.and_(now.c.source == Source.MODEL.value, now.c.model < model))
-    query = sa.select(asked.c.sample).select_from(joined).where(sa.or_(*wanted)).order_by(asked.c.sample)
-    return np.array(connection.execute(query).scalars().all(), np.int64)
-
-
-def _of(
-    dataset: int, layer: int, sample: sa.ColumnElement[int], table: sa.FromClause = labels
-) -> sa.ColumnElement[bool]:
-    return sa.and_(table.c.dataset == dataset, layer_is(layer, table), table.c.sample == sample)
 
 
 def _members(query: LabelQuery, there: ClassList) -> list[int | None]:

@@ -111,16 +111,15 @@ def listing(connection: sa.Connection, *conditions: sa.ColumnElement[bool], limi
     return [Revision(*row) for row in rows]
 
 
-def resume(connection: sa.Connection, dataset: int, deed: Deed, *, now: int) -> int:
-    """The revision with this key, or a new one.
+def resume(connection: sa.Connection, dataset: int, deed: Deed, *, name: str, now: int) -> int:
+    """The revision with this key, or a new one; `name` is that of the dataset.
 
     Raises `LabelRefused` where the key was another write's, or its revision was undone.
     """
     found = find(connection, revisions.c.key == deed.key)
     if found is None:
         return add(connection, dataset, deed, now=now)
-    ours = connection.execute(sa.select(datasets.c.name).where(datasets.c.number == dataset)).scalar_one()
-    if (found.dataset, found.kind, found.model) != (ours, deed.kind, deed.model):
+    if (found.dataset, found.kind, found.model) != (name, deed.kind, deed.model):
         raise LabelRefused(
             f"key {deed.key!r} is that of revision {found.number}, a {found.kind} of model {found.model} "
             f"in dataset {found.dataset!r}; take another key"

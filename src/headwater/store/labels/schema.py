@@ -147,3 +147,10 @@ sa.Index(
 def layer_is(layer: int, table: sa.FromClause = labels) -> sa.ColumnElement[bool]:
     """Written out, not a parameter: a partial index serves only a statement that says so itself."""
     return table.c.layer == sa.literal_column(str(layer))
+
+
+def row_of(
+    dataset: int, layer: int, sample: sa.ColumnElement[int], table: sa.FromClause = labels
+) -> sa.ColumnElement[bool]:
+    """Whether a row is the one of this sample in a layer."""
+    return sa.and_(table.c.dataset == dataset, layer_is(layer, table), table.c.sample == sample)

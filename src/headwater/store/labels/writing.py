@@ -48,9 +48,10 @@ def write(connection: sa.Connection, change: Change, rows: LabelRows) -> Written
     wrote = 0
     for part in rows.parts(ROWS_AT_ONCE):
         stage_rows(connection, part, now=change.now)
-        _collect_opinions(connection, change)
+        contradicted = _collect_opinions(connection, change, rows=part)
         wrote += _put(connection, change, incoming, layer=IN_FORCE)
-        _put(connection, change, opinions, layer=OPINION)
+        if contradicted:
+            _put(connection, change, opinions, layer=OPINION)
     return Written(change.revision, wrote, len(rows) - wrote)
 
 
@@ -111,8 +112,11 @@ def _remember(connection: sa.Connection, change: Change, staged: sa.Table, *, la
     connection.execute(insert(connection, history).from_select(columns, rows).on_conflict_do_nothing())
 
 
-def _collect_opinions(connection: sa.Connection, change: Change) -> None:
-    """What models say where the label in force is, or becomes, another's: rows refused, rows replaced."""
+def _collect_opinions(connection: sa.Connection, change: Change, *, rows: LabelRows) -> int:
+    """What models say where the label in force is, or becomes, another's: rows refused, rows replaced.
+
+    How many there are.
+    """
     clear(connection, opinions)
     old = labels.alias("old")
     joined = incoming.outerjoin(old, _same(incoming, old, change, layer=IN_FORCE))
@@ -123,8 +127,9 @@ def _collect_opinions(connection: sa.Connection, change: Change) -> None:
     by_model = incoming.c.source == _MODEL
     refused = _columns(incoming).select_from(joined).where(by_model, there.in_(protected))
     replaced = _columns(old).select_from(joined).where(~by_model, there == _MODEL)
-    for rows in (refused, replaced):
-        connection.execute(opinions.insert().from_select(list(GIVEN), rows))
+    of_models = rows.sources == Source.MODEL
+    wanted = [*([refused] if of_models.any() else []), *([replaced] if not of_models.all() else [])]
+    return sum(count_of(connection, opinions.insert().from_select(list(GIVEN), one)) for one in wanted)
 
 
 def _columns(table: sa.FromClause) -> sa.Select[Any]:

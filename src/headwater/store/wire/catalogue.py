@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "random_horizontal_flip": ({}, {"p": 0.9}),
     "random_vertical_flip": ({}, {"p": 0.9}),
+    "thumbnail": ({"edge": 40}, {"edge": 7}),
 }
 """Parameters with which each exact step is tried; a step without an entry is not offloaded."""
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from headwater.errors import LabelFileInvalid
 from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.exchange import FORMATS, csvs, export_file, import_file, seen
-from labelled import NAMES, Templates, announce, contents, digest, human, imported, predicted
+from labelled import NAMES, Kind, announce, contents, digest, human, imported, predicted
 
 
 @pytest.fixture
-def db(label_templates: Templates, tmp_path: Path) -> Iterator[LabelDatabase]:
-    with closing(label_templates.sqlite_kind(tmp_path).open()) as database:
+def db(kind: Kind) -> Iterator[LabelDatabase]:
+    with closing(kind.open()) as database:
         announce(database, 1)
         database.adopt("photos", NAMES)
         database.write("photos", human([1], [0]))

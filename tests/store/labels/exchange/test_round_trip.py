@@ -19,7 +19,7 @@ from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.exchange import FORMATS, export_file, find_format, import_file
 from headwater.store.labels.exchange.sheet import Pictures, format_time, parse_time
 from headwater.store.labels.wanted import LabelQuery
-from labelled import NAMES, Kind, Templates, announce, digest, human, imported, predicted
+from labelled import NAMES, Templates, announce, digest, human, imported, predicted
 
 
 @pytest.fixture(params=FORMATS)
@@ -27,15 +27,14 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def lite(label_templates: Templates, tmp_path: Path) -> Kind:
-    return label_templates.sqlite_kind(tmp_path)
-
-
-@pytest.fixture
-def two(lite: Kind) -> Iterator[tuple[LabelDatabase, LabelDatabase]]:
+@pytest.fixture(params=["sqlite > sqlite", "postgresql > sqlite", "sqlite > postgresql"])
+def two(
+    request: pytest.FixtureRequest, label_templates: Templates, tmp_path: Path
+) -> Iterator[tuple[LabelDatabase, LabelDatabase]]:
     """Two databases that know two versions; the numbers of the second differ from those of the first."""
-    with closing(lite.open()) as one, closing(lite.open()) as other:
+    kinds = [label_templates.sqlite_kind(tmp_path), label_templates.postgresql_kind()]
+    first, second = (next(kind for kind in kinds if kind.name == name) for name in request.param.split(" > "))
+    with closing(first.open()) as one, closing(second.open()) as other:
         other.announce("f" * 32, name="unused")
         for database in (one, other):
             announce(database, 1)

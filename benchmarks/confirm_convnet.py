@@ -1,0 +1,122 @@
+"""Does a small convolutional network confirm what heads have shown of selectors?
+
+CIFAR-10 at 32 pixels, moved and mirrored; a residual network of 118,000 weights, trained from nothing by torch
+on all cores. Signals are noted batch by batch, as `loader.report` does. Fresh random shares are what selectors
+are compared with, at as many steps and in as many CPU seconds, which are those of all cores.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from convnets import Convnet, make_pixels, read_pixels
+from experiments import Difference, Found, Results, Run, finals, middle
+from fresh_curves import FRESH, FULL, Curve, cpu_of, named, part_of, steps_of
+from headwater.select.buckets import Buckets
+from headwater.select.infobatch import InfoBatch
+from headwater.select.medoids import Medoids
+from imagesets import FOLDERS, work_in
+from measuring import Bar, Cell, Flag, Options, Report, Table, main
+from selecting_runs import Recipe, Setting, train
+
+FLAGS = {"seeds": Flag(3, "runs of each setting"), "epochs": Flag(8, "of each run")}
+SHARE = 0.3
+DATA = "CIFAR-10"
+MOST_SECONDS, MOST_METRICS = 20.0, 0.03
+MEDOIDS, BUCKETS, INFOBATCH = named("medoids PA, weighted", SHARE), "buckets of ours, random", "infobatch"
+CONTROLS = {name: FRESH[name] for name in (named("fresh", share) for share in (SHARE, 0.7))}
+SETTINGS = {
+    **CONTROLS,
+    FULL: Setting(),
+    MEDOIDS: Setting(Medoids(SHARE)),
+    INFOBATCH: Setting(InfoBatch()),
+    BUCKETS: Setting(Buckets()),
+}
+STEPS = ("loading", "forward", "backward")
+
+
+def make_all(folder: Path, options: Options) -> Found:
+    """The runs; one that was stopped goes on where it was."""
+    quick = options.quick
+    pixels = read_pixels(options.data) if options.data else make_pixels(1_000)
+    if quick:
+        pixels = {name: values[:1_000] for name, values in pixels.items()}
+    recipe = Recipe(2 if quick else int(options.numbers["epochs"]), noted_every=1)
+    size = f"{len(pixels['train'])}x{recipe.epochs}"
+    path = work_in(folder, options) / f"convnet-{DATA}-{size}.jsonl"
+    found = Found(Results(path), DATA, range(2 if quick else int(options.numbers["seeds"])))
+    network = Convnet(pixels)
+
+    def make(name: str, seed: int) -> Run:
+        run = train(network, SETTINGS[name], recipe, seed=seed)
+        return replace(run, parts={**run.parts, **network.spent})
+
+    found.make(SETTINGS, make)
+    return found
+
+
+def cost_table(found: Found) -> Table:
+    """Where the time of each goes."""
+    rows: list[tuple[Cell, ...]] = []
+    for name in SETTINGS:
+        runs = found.of(name)
+        total, epochs = middle(runs, cpu_of), len(runs[0].steps)
+        parts = (*STEPS, "metrics", "scoring", "selecting")
+        shares = (f"{middle(runs, part_of(part)) / total:.1%}" for part in parts)
+        wall = middle(runs, lambda run: run.wall) / epochs
+        saved = middle(found.of(FULL), steps_of) / middle(runs, steps_of)
+        rows.append((name, f"{wall:.1f}", f"{total / epochs:.1f}", f"{saved:.2f}x", *shares))
+    columns = ("s an epoch", "CPU s an epoch", "fewer steps", *STEPS, "metrics", "scoring", "selecting")
+    return Table((f"{found.data}: where time goes", *columns), tuple(rows))
+
+
+def bars_of(found: Found, curve: Curve) -> Iterator[Bar]:
+    full = found.of(FULL)
+    for name, what, of, asked, lost in (
+        (BUCKETS, "CPU seconds", cpu_of, 1.3, 0.5),
+        (INFOBATCH, "steps", steps_of, 1.35, 0.3),
+    ):
+        runs = found.of(name)
+        ratio, apart = middle(full, of) / middle(runs, of), Difference.of(finals(runs), finals(full))
+        asks = f"{asked:g}x fewer {what} within {lost:g} points"
+        yield Bar(name, asks, f"{ratio:.2f}x, {apart} points", ratio >= asked and apart.mean >= -lost)
+    runs = found.of(MEDOIDS)
+    for at, of in (("steps", steps_of), ("time", cpu_of)):
+        apart = Difference.of(finals(runs), curve.at_equal(of, runs))
+        holds = apart.verdict != "behind"
+        yield Bar(f"{MEDOIDS} - fresh at equal {at}", "not below 0", f"{apart}: {apart.verdict}", holds)
+    share = middle(found.of(BUCKETS), lambda run: (run.parts["metrics"] + run.parts["selecting"]) / run.cpu)
+    yield Bar(
+        f"{BUCKETS}: metrics and selecting, of the time",
+        f"under {MOST_METRICS:.0%}",
+        f"{share:.2%}",
+        share < MOST_METRICS,
+    )
+    epoch = middle(full, lambda run: run.wall / len(run.steps))
+    yield Bar(
+        "an epoch of all images", f"at most {MOST_SECONDS:g} s", f"{epoch:.1f} s", epoch <= MOST_SECONDS
+    )
+
+
+def run(folder: Path, options: Options) -> Report:
+    found = make_all(folder, options)
+    curve = Curve(found, [*CONTROLS, FULL])
+    rows = {name: found.of(name) for name in SETTINGS}
+    best = statistics.fmean(finals(found.of(FULL)))
+    return Report(
+        "test accuracy of a small convolutional network whose epochs leave images out",
+        (curve.table(f"{found.data}: accuracy", rows), cost_table(found)),
+        tuple(bars_of(found, curve)),
+        (
+            f"{found.used}; all of the data comes to {best:.2f} %",
+            "± is half of the 95 % interval of the mean difference of pairs, by Student's t",
+        ),
+        raw={name: finals(found.of(name)) for name in SETTINGS},
+    )
+
+
+if __name__ == "__main__":
+    main(__doc__, run, flags=FLAGS, folders={"work": FOLDERS["work"]})

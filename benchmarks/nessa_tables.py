@@ -1,0 +1,132 @@
+"""NeSSA's tables re-made: does a tenth, a third or a half of the data do, and who should choose it?
+
+Heads over features of frozen layers. A fresh random share in every epoch is what a selector must beat, at as
+many steps, and in as many CPU seconds, scoring and selecting included; between the shares that ran, its
+accuracy is interpolated, seed by seed. Medoids are those of whole classes, or of pieces (PA); with subset
+biasing (SB), samples that are learned are dropped. Without weights they are as the published code has them.
+
+To select from whole classes takes far longer than to train on what is selected: it is done in every fourth
+epoch only, on a part of the data. A row of PA that selects as rarely tells what that costs. With more data,
+medoids of whole classes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from experiments import Difference, Found, Results, finals
+from fresh_curves import CURVE, Curve, cpu_of, named, steps_of
+from heads import WIDTH, Head
+from headwater.select.craig import Craig
+from headwater.select.k_center import FarthestFirst
+from headwater.select.medoids import Medoids
+from headwater.select.uniform import Uniform
+from imagesets import FOLDERS, Examples, open_features, work_in
+from measuring import Bar, Flag, Options, Report, Table, main
+from selecting_runs import Recipe, Setting, train
+
+FLAGS = {
+    "seeds": Flag(10, "runs of each setting"),
+    "epochs": Flag(16, "of each run"),
+    "samples": Flag(10_000, "to learn from, at most"),
+}
+SHARES = (0.1, 0.3, 0.5)
+BATCH = 64
+RARELY = 4
+WHOLE = 20_000
+"""Samples up to which medoids of whole classes are looked for; time and memory grow with the square."""
+LEARNED = 0.1
+"""The loss below which a sample is learned, as CREST has it."""
+OURS = "medoids PA, weighted"
+
+
+def settings_of(share: float, samples: int) -> dict[str, Setting]:
+    """Every way to choose a share, but for `fresh`, which has a curve."""
+    pieces, whole = Medoids(share), Medoids(share, chunk=None)
+    biased = {"threshold": LEARNED, "every": RARELY}
+    often = {
+        "uniform": Uniform(share),
+        "medoids PA": replace(pieces, weighted=False),
+        OURS: pieces,
+        "medoids SB+PA": replace(pieces, weighted=False, **biased),
+        "medoids SB+PA, weighted": replace(pieces, **biased),
+    }
+    rarely = {
+        "medoids PA, weighted, every fourth epoch": pieces,
+        "k_center": FarthestFirst(share, weighted=False),
+        "k_center, weighted": FarthestFirst(share),
+    }
+    if samples <= WHOLE:
+        rarely |= {
+            "medoids": replace(whole, weighted=False),
+            "craig, or medoids, weighted": Craig(share),
+            "medoids SB": replace(whole, weighted=False, **biased),
+            "medoids SB, weighted": replace(whole, **biased),
+        }
+    found = {name: Setting(selector) for name, selector in often.items()}
+    found["medoids PA, weighted, not scored"] = Setting(replace(pieces, explore=0.05), scored=False)
+    found |= {name: Setting(selector, every=RARELY) for name, selector in rarely.items()}
+    return {named(name, share): setting for name, setting in found.items()}
+
+
+def all_settings(samples: int) -> dict[str, Setting]:
+    parts = [settings_of(share, samples) for share in SHARES]
+    return {**CURVE, **{name: setting for part in parts for name, setting in part.items()}}
+
+
+def make_all(examples: Examples, work: Path, options: Options) -> Found:
+    """The runs of one dataset."""
+    quick, count = options.quick, len(examples.labels)
+    recipe = Recipe(6 if quick else int(options.numbers["epochs"]), batch=BATCH)
+    found = Found(
+        Results(work / f"nessa-{examples.name}-{count}x{recipe.epochs}.jsonl"),
+        examples.name,
+        range(2 if quick else int(options.numbers["seeds"])),
+    )
+    head, settings = Head(examples), all_settings(count)
+    found.make(settings, lambda setting, seed: train(head, settings[setting], recipe, seed=seed))
+    return found
+
+
+def tables_of(curve: Curve, found: Found, samples: int) -> Iterator[Table]:
+    """One for what `fresh` does, and one for each share."""
+    yield curve.table(f"{found.data}: the curve", {name: found.of(name) for name in CURVE})
+    for share in SHARES:
+        names = [named("fresh", share), *settings_of(share, samples)]
+        yield curve.table(f"{found.data}: {share:.0%}", {name: found.of(name) for name in names})
+
+
+def bars_of(curve: Curve, found: Found) -> Iterator[Bar]:
+    """Weighted medoids against `fresh`: they must not be behind by more than chance."""
+    for share in SHARES:
+        runs = found.of(named(OURS, share))
+        for at, of in (("steps", steps_of), ("time", cpu_of)):
+            apart = Difference.of(finals(runs), curve.at_equal(of, runs))
+            what = f"{found.data}, {share:.0%}: {OURS} - fresh at equal {at}, points"
+            yield Bar(what, "not below 0", f"{apart}: {apart.verdict}", apart.verdict != "behind")
+
+
+def run(folder: Path, options: Options) -> Report:
+    torch.set_num_threads(1)
+    work, tables, bars, notes = work_in(folder, options), [], [], []
+    for whole in open_features(folder, options, WIDTH):
+        examples = whole.some(int(options.numbers["samples"]))
+        found = make_all(examples, work, options)
+        curve, count = Curve(found), len(examples.labels)
+        tables += tables_of(curve, found, count)
+        bars += bars_of(curve, found)
+        notes.append(f"{found.data}: {count:,} samples in batches of {BATCH}; {found.used}")
+    return Report(
+        "test accuracy of heads that learn from a share of the data",
+        tuple(tables),
+        tuple(bars),
+        (*notes, "± is half of the 95 % interval of the mean difference of pairs, by Student's t"),
+    )
+
+
+if __name__ == "__main__":
+    main(__doc__, run, flags=FLAGS, folders=FOLDERS)

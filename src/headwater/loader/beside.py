@@ -1,0 +1,309 @@
+"""Selection where the data lies: weights go there, ids and weights of samples come back, training goes on.
+
+NeSSA (HotStorage 2023): the trainer feeds its weights back, the drive chooses what comes next. Here a loop
+hands its model over once a round; the rest is done in a thread, by jobs of the stores that hold the data.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from headwater.data.translate import as_pipeline
+from headwater.engine.crew import Daemons
+from headwater.errors import ForkedUse, HeadwaterError, MissingExtra, ModelError, Refused, WrongUse
+from headwater.loader.feeding import Fed, Feeder
+from headwater.loader.ranks import find_rank
+from headwater.loader.sharing import Verdict, share
+from headwater.loader.worth import Worth
+from headwater.models.refill import State
+from headwater.models.registry import Registry
+from headwater.select.samples import Samples
+from headwater.select.selecting import Selector, find_selector, select_all
+from headwater.select.selection import Selection
+from headwater.select.specs import describe_selector, make_selector
+from headwater.store.client.connection import Connection
+from headwater.store.client.selecting import Selected
+from headwater.store.dataset import Dataset
+from headwater.store.pushing import bring_over
+from headwater.store.selecting import SelectingHere, Selects, selects_at
+from headwater.store.wire.messages import SelectionWish
+
+log = logging.getLogger("headwater")
+
+_LASTING = (WrongUse, Refused, MissingExtra, ModelError, ForkedUse)
+"""What would happen again in the next round: somebody has to do something about it."""
+_FIRST_WAIT = 600.0  # seconds, until it is known how long an epoch takes
+_WRAPPED = ("module", "_orig_mod")
+
+
+@dataclass(eq=False)
+class Round:
+    """Weights that were fed, and what came of them: a selection for an epoch, or an error.
+
+    `link_seconds` is how long the proxy took to get to the stores, `waited_seconds` how long training stood
+    still for the selection; `chosen` is how many samples it has.
+    """
+
+    epoch: int
+    fed: Fed | None = None
+    error: Exception | None = None
+    chosen: int = 0
+    scored_seconds: float = 0.0
+    link_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    bytes_moved: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+    selected: Selected | None = None
+    """What came back, until it is used."""
+    told: bool = False
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the loader has said of the epoch that it began last."""
+
+    epoch: int = -1
+    seed: int = 0
+    epochs: int | None = None
+    stalled: float = 0.0
+
+
+class Beside:
+    """A selector for `hw.DataLoader(select=...)` that runs beside the data, with a proxy of the model.
+
+    `selector` is one of the catalogue, by name (then `share` may be given) or as an object. `transform` is
+    what images go through before the proxy, without chance, as for validation. The loop calls `feed(model)`
+    once after each epoch; of `every` so many calls one counts. By then the loader has selected for the epoch
+    that comes next, so what was fed is used from the one after that on, and stores select while an epoch
+    trains. Until there is a selection, epochs visit everything; one that is late is waited for, but no
+    longer than the last epoch took; where stores were lost, the last selection stands. When selecting costs
+    more than it saves, it ends, with a warning.
+
+    `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
+    least so much on images of the data, or fp32. `run` is a name for this training run: what earlier rounds
+    have shown is known to later ones of the same name.
+    """
+
+    def __init__(
+        self,
+        selector: str | Selector,
+        dataset: Dataset,
+        transform: Any,
+        *,
+        share: float | None = None,
+        every: int = 1,
+        precision: str = "int8",
+        correlation: float = 0.9,
+        run: str = "",
+    ) -> None:
+        if len(dataset) != len(dataset.index):
+            raise WrongUse(
+                f"{len(dataset):,} of the {len(dataset.index):,} samples that are served; stores select "
+                "among all of theirs: serve this part as a dataset of its own"
+            )
+        if every < 1:
+            raise WrongUse(f"every is {every}; it must be at least 1")
+        self._selector = _resolve(selector, share)
+        self._wish = SelectionWish(*describe_selector(self._selector), run=run or uuid.uuid4().hex[:16])
+        self._dataset, self._every = dataset, every
+        self._folder = tempfile.TemporaryDirectory(prefix="headwater-")
+        self._threads = Daemons(1, "headwater-beside", closed="this selector was closed; make a new one")
+        self._over = threading.Event()
+        weakref.finalize(self, _end, self._over, self._threads, self._folder)
+        self._registry = Registry(Path(self._folder.name) / "models")
+        self._feeder = Feeder(
+            dataset,
+            self._registry,
+            steps=as_pipeline(transform),
+            run=self._wish.run,
+            precision=precision,
+            least=correlation,
+        )
+        self._ranks = find_rank(None, None)
+        self._rounds: list[Round] = []
+        self._under_way: Round | None = None
+        self._calls = 0
+        self._facts, self._worth = _Facts(), Worth()
+        self._visited: int | None = None  # samples of the selection that stands
+        self._dropped = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self._selector.name} beside the data"
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """All of them so far, the first first."""
+        return tuple(self._rounds)
+
+    @property
+    def dropped(self) -> str:
+        """Why there is no more selection, in a line; empty while there is."""
+        return self._dropped
+
+    def feed(self, model: nn.Module) -> None:
+        """Hand over a model's weights for the next selection; they are copied. All ranks call it."""
+        self._calls += 1
+        if self._dropped or (self._calls - 1) % self._every:
+            return
+        begun = time.perf_counter()
+        one = Round(self._facts.epoch + 1)
+        first, self._rounds = not self._rounds, [*self._rounds, one]
+        if self._ranks()[0] == 0:
+            model = _unwrap(model)
+            state = {
+                name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()
+            }
+            twin = copy.deepcopy(model) if first else None
+            self._threads.submit(self._work, one, state, twin, self._wish_for(one))
+        self._worth.spend(fed=time.perf_counter() - begun)
+
+    def select_epoch(self, samples: Samples) -> Selection | None:
+        """What was selected for an epoch; None where there is nothing new.
+
+        Raises what kept the stores from selecting, if it would do so again.
+        """
+        due = [one for one in self._rounds if one.epoch <= samples.epoch]
+        self._worth.end(selected=self._visited is not None)
+        self._facts = _Facts(samples.epoch, samples.seed, samples.epochs, samples.stalled)
+        found = self._follow(samples, due)
+        self._visited = self._visited if found is None else len(found)
+        self._worth.begin(len(samples) if self._visited is None else self._visited, len(samples))
+        return found
+
+    def _follow(self, samples: Samples, due: Sequence[Round]) -> Selection | None:
+        if not due:
+            return None
+        if not self._dropped:
+            verdict = share(lambda: self._find(due), self._ranks)
+            self._dropped = verdict.dropped
+        if self._dropped:
+            return select_all(samples, name=self.name, reason=f"everything: {self._dropped}")
+        if verdict.ids is None or verdict.weights is None:
+            return None
+        places = self._dataset.index.position_of(verdict.ids)
+        order = np.argsort(places, kind="stable")
+        return Selection(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason)
+
+    def close(self) -> None:
+        """End what is under way, and remove what was kept here."""
+        _end(self._over, self._threads, self._folder)
+
+    def _wish_for(self, one: Round) -> SelectionWish:
+        facts = self._facts
+        last = facts.epochs is not None and one.epoch + self._every >= facts.epochs
+        return msgspec.structs.replace(
+            self._wish,
+            seed=facts.seed,
+            epoch=one.epoch,
+            epochs=facts.epochs,
+            stalled=facts.stalled,
+            ends=last,
+        )
+
+    def _work(self, one: Round, state: State, model: nn.Module | None, wish: SelectionWish) -> None:
+        try:
+            before = self._feeder.bytes_moved
+            self._under_way, one.fed = one, self._feeder.make(state, model)
+            found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
+            one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
+            one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
+        except Exception as error:  # for who collects it
+            one.error = error
+        finally:
+            one.done.set()
+
+    @cached_property
+    def _selects(self) -> Selects:
+        store = self._dataset.store
+        if not store.remote:
+            return SelectingHere(store, self._registry, Path(self._folder.name) / "selections")
+        return selects_at(store, bring=self._bring)
+
+    def _bring(self, connection: Connection) -> int:
+        """The proxy of the round that is under way, to a store that is asked; the bytes that it took."""
+        one = self._under_way
+        assert one is not None
+        assert one.fed is not None
+        delivery = bring_over(self._registry, connection, one.fed.version)
+        if delivery.error is not None:
+            raise delivery.error
+        one.link_seconds += delivery.seconds
+        return delivery.sent_bytes
+
+    def _find(self, due: Sequence[Round]) -> Verdict:
+        """On the first rank: the newest selection that is there, after waiting for the one that is due."""
+        if reason := self._worth.verdict:
+            log.warning("%s; it ends, and epochs visit everything", reason)
+            self._over.set()
+            return Verdict(dropped=reason)
+        self._wait(due[-1])
+        for one in reversed(due):
+            selected, one.selected = one.selected, None
+            if selected is not None:
+                self._worth.spend(link=one.link_seconds * self._facts.stalled)
+                log.info("%s", _describe(one))
+                return Verdict(selected.ids, selected.weights, selected.reason)
+        return Verdict()
+
+    def _wait(self, one: Round) -> None:
+        """For a round that is due; raises what kept it from its end, if it would do so again."""
+        begun = time.perf_counter()
+        one.done.wait(self._worth.epoch_seconds or _FIRST_WAIT)
+        waited = time.perf_counter() - begun
+        one.waited_seconds += waited
+        self._worth.spend(waited=waited)
+        if not one.done.is_set():
+            log.warning("a selection is late, the last one stands")
+        elif isinstance(one.error, _LASTING) or not isinstance(one.error, HeadwaterError | None):
+            raise one.error
+        elif one.error is not None and not one.told:
+            one.told = True
+            log.warning("a round of selection was lost, the last one stands: %s", one.error)
+
+
+def _describe(one: Round) -> str:
+    assert one.fed is not None
+    return (
+        f"{one.chosen:,} samples by a proxy of {one.fed.precision} ({one.fed.said}), made in "
+        f"{one.fed.seconds:.2g} s, sent in {one.link_seconds:.2g} s, scored in {one.scored_seconds:.2g} s; "
+        f"{one.bytes_moved:,} bytes moved, waited {one.waited_seconds:.2g} s"
+    )
+
+
+def _resolve(selector: str | Selector, share: float | None) -> Selector:
+    if share is None:
+        return find_selector(selector)
+    if not isinstance(selector, str):
+        raise WrongUse(f"share is {share}, and the selector has its own; give one of the two")
+    return make_selector(selector, {"share": share})
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """The model that others were wrapped around, to run it on several devices, or compiled."""
+    for name in _WRAPPED:
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module) and len(list(model.children())) == 1:
+            return _unwrap(inner)
+    return model
+
+
+def _end(over: threading.Event, threads: Daemons, folder: tempfile.TemporaryDirectory[str]) -> None:
+    over.set()
+    threads.shutdown(cancel_futures=True)
+    folder.cleanup()

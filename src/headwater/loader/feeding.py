@@ -1,0 +1,174 @@
+"""From a model in training to a proxy that stores can run: exported, rounded to int8, and checked.
+
+NeSSA (HotStorage 2023) feeds quantised weights back to the drive. Changed: batch norms are folded,
+activations are calibrated on images of the data, and losses must rank as those of fp32 do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from headwater.data.pipeline import Pipeline
+from headwater.data.randomness import Draws
+from headwater.engine.chain import Chain
+from headwater.engine.crew import Crew
+from headwater.engine.inference import Extraction
+from headwater.errors import ModelError, WrongUse
+from headwater.models.model import Model
+from headwater.models.quantise import CALIBRATING, make_int8
+from headwater.models.refill import Refill, State
+from headwater.models.registry import Registry
+from headwater.models.requantise import requantise
+from headwater.models.runtime import Engine
+from headwater.plan.offload import Offload
+from headwater.select.scoring import rank_correlation, score
+from headwater.store.dataset import Dataset
+from headwater.store.jobs.quantise import Album
+from headwater.store.jobs.select import PROXY
+
+log = logging.getLogger("headwater")
+
+PRECISIONS = ("int8", "fp32")
+HELD_OUT = 128
+"""Images on which losses are compared."""
+_AGAIN = 5  # rounds after which int8 is tried again that did not rank well
+_STEP = -4  # keys which images are looked at; no pipeline has a step of this number
+_NAME = "proxy"
+_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A proxy in the registry.
+
+    `correlation` is that of the ranks of its losses with those of fp32, None where it is fp32 itself; `said`
+    is why it is what it is. `seconds` are those of making it.
+    """
+
+    version: str
+    precision: str
+    correlation: float | None
+    said: str
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Glimpse:
+    """Some images of the data as the proxy would see them, and their labels."""
+
+    pixels: list[NDArray[np.uint8]]
+    labels: NDArray[np.int64]
+    bytes_moved: int
+
+
+class Feeder:
+    """Makes a proxy of each state of one model, for one thread at a time.
+
+    `steps` are what images go through before it, `least` is the rank correlation that int8 must reach.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        registry: Registry,
+        *,
+        steps: Pipeline,
+        run: str,
+        precision: str = "int8",
+        least: float = 0.9,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise WrongUse(f"precision {precision!r}; choose from {', '.join(PRECISIONS)}")
+        self._dataset, self._registry, self._steps, self._run = dataset, registry, steps, run
+        self._precision, self._least = precision, least
+        self._refill: Refill | None = None
+        self._int8: Model | None = None
+        self._rest = 0
+        self._made: list[str] = []
+
+    @property
+    def bytes_moved(self) -> int:
+        """Of images that came here for calibration."""
+        return self._glimpse.bytes_moved if "_glimpse" in self.__dict__ else 0
+
+    def make(self, state: State, model: nn.Module | None = None) -> Fed:
+        """The proxy with these weights; `model`, whose weights they are, is needed the first time.
+
+        Raises `ModelError` for a model that cannot be exported, `WrongUse` for steps or classes that do not
+        go with it.
+        """
+        begun = time.perf_counter()
+        if self._refill is None:
+            assert model is not None
+            self._refill = Refill(model, classes=self._classes, steps=self._steps)
+        fp32 = self._refill.fill(state)
+        proxy, correlation, said = (
+            self._round(fp32) if self._precision == "int8" else (fp32, None, "as asked")
+        )
+        digest = self._keep(proxy)
+        precision = "fp32" if proxy is fp32 else "int8"
+        return Fed(digest, precision, correlation, said, time.perf_counter() - begun)
+
+    @property
+    def _classes(self) -> tuple[str, ...]:
+        names = self._dataset.classes
+        return names or tuple(map(str, range(int(self._dataset.labels.max(initial=-1)) + 1)))
+
+    def _round(self, fp32: Model) -> tuple[Model, float | None, str]:
+        """The int8 layers of the last round with new weights; calibrated anew where these rank badly."""
+        if self._rest:
+            self._rest -= 1
+            return fp32, None, "int8 ranked too badly a few rounds ago"
+        wanted = self._losses(fp32)
+        try:
+            for calibrate in (False, True):
+                if self._int8 is None or calibrate:
+                    self._int8 = make_int8(fp32, self._glimpse.pixels[:CALIBRATING])
+                found = requantise(self._int8, fp32)
+                correlation = rank_correlation(wanted, self._losses(found))
+                if correlation >= self._least:
+                    return found, correlation, f"int8 ranks losses as fp32 does, {correlation:.3f}"
+        except ModelError as error:
+            return fp32, None, f"int8 cannot be: {error}"
+        self._int8, self._rest = None, _AGAIN - 1
+        said = f"int8 ranks losses too differently from fp32, {correlation:.3f} and not {self._least}"
+        log.warning("%s; the proxy is fp32 for %d rounds", said, _AGAIN)
+        return fp32, correlation, said
+
+    def _losses(self, model: Model) -> NDArray[np.float32]:
+        engine, glimpse = Engine(model), self._glimpse
+        pixels, labels = glimpse.pixels[-HELD_OUT:], glimpse.labels[-HELD_OUT:]
+        logits = engine.logits(engine.features(np.stack(pixels)))
+        return score(logits, labels).loss
+
+    @cached_property
+    def _glimpse(self) -> _Glimpse:
+        """Read once: calibration needs no new images for new weights."""
+        index, album = self._dataset.index, Album()
+        (labelled,) = np.nonzero(index.labels >= 0)
+        draws = Draws.of(index.ids[labelled], seed=0, epoch=0, step=_STEP).uniform(0)
+        positions = labelled[np.argsort(draws, kind="stable")[: CALIBRATING + HELD_OUT]]
+        chain, store = Chain(self._steps.samplewise), self._dataset.store
+        crew = Crew(workers=0, readers=0)  # without threads, images come in order
+        extraction = Extraction(lambda: store.reader(chain, (Offload(0),)), chain, album, crew)
+        made = [batch.positions for batch in extraction.run(positions, index.ids[positions])]
+        found = np.concatenate([np.empty(0, np.int64), *made])
+        if not len(found):
+            raise WrongUse("no image with a label could be read; a proxy is calibrated on some")
+        moved = extraction.meter.stats().bytes_moved if store.remote else 0
+        return _Glimpse(album.images, index.labels[found], moved)
+
+    def _keep(self, proxy: Model) -> str:
+        """Its digest; a few before it stay, because a store's delta starts from the last that it got."""
+        version = self._registry.put(proxy, name=_NAME, made={"by": PROXY, "run": self._run})
+        self._made = [*(one for one in self._made if one != version.digest), version.digest]
+        self._registry.drop(self._made[:-_KEPT])
+        self._made = self._made[-_KEPT:]
+        return version.digest

@@ -1,0 +1,81 @@
+"""What one rank has found out, told to all: bytes that torch.distributed sends, no pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headwater.errors import HeadwaterError
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the first rank says of an epoch: ids with weights, or none that are new, or why it all ends."""
+
+    ids: NDArray[np.int64] | None = None
+    weights: NDArray[np.float32] | None = None
+    reason: str = ""
+    dropped: str = ""
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """`count` is how many ids follow, -1 for none that are new."""
+
+    count: int
+    reason: str
+    dropped: str
+    error: str = ""
+
+
+def share(find: Callable[[], Verdict], ranks: Callable[[], tuple[int, int]]) -> Verdict:
+    """What `find` says on the first rank; all must call it. What it raises there, all raise."""
+    rank, world = ranks()
+    distributed = torch.distributed
+    if world == 1 or not (distributed.is_available() and distributed.is_initialized()):
+        return find()
+    if rank:
+        return _decode(_broadcast(None))
+    try:
+        found = find()
+    except Exception as error:
+        _broadcast(_encode(Verdict(), error=f"{type(error).__name__}: {error}"))
+        raise
+    _broadcast(_encode(found))
+    return found
+
+
+def _encode(verdict: Verdict, *, error: str = "") -> bytes:
+    ids, weights = verdict.ids, verdict.weights
+    header = _Header(-1 if ids is None else len(ids), verdict.reason, verdict.dropped, error)
+    written = msgspec.json.encode(header)
+    body = b"" if ids is None or weights is None else ids.tobytes() + weights.tobytes()
+    return len(written).to_bytes(8, "little") + written + body
+
+
+def _decode(data: bytes) -> Verdict:
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = msgspec.json.decode(data[8:end], type=_Header)
+    if header.error:
+        raise HeadwaterError(f"the first rank could not select: {header.error}")
+    if header.count < 0:
+        return Verdict(reason=header.reason, dropped=header.dropped)
+    ids = np.frombuffer(data, np.int64, header.count, end)
+    weights = np.frombuffer(data, np.float32, header.count, end + ids.nbytes)
+    return Verdict(ids, weights, header.reason, header.dropped)
+
+
+def _broadcast(payload: bytes | None) -> bytes:
+    """The first rank's bytes."""
+    distributed = torch.distributed
+    device = torch.device("cuda") if distributed.get_backend() == "nccl" else torch.device("cpu")
+    size = torch.tensor([0 if payload is None else len(payload)], dtype=torch.int64, device=device)
+    distributed.broadcast(size, 0)
+    if payload is None:
+        data = torch.empty(int(size), dtype=torch.uint8, device=device)
+    else:
+        data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
+    distributed.broadcast(data, 0)
+    return data.cpu().numpy().tobytes()

@@ -1,0 +1,74 @@
+"""Groups of near-duplicates: samples of one label that are alike, by their hashes or by their features.
+
+Alike is not transitive, groups are: what is alike is in one group, and so is what a chain of such pairs
+connects. IOWA (Hu et al.) uses such groups and leaves open how they are found.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.errors import WrongUse
+from headwater.select.cosine import Vectors, join_vectors
+from headwater.select.forest import Forest
+from headwater.select.hamming import Hashes, join_hashes
+
+Ints = NDArray[np.int64]
+Groups = NDArray[np.int32]
+
+ALIKE = 18
+"""Bits of 128 in which hashes of the same picture may differ: see `headwater.data.image.fingerprint`."""
+COSINE = 0.95
+CAP = 32
+"""Samples of a group; one that would be larger is divided."""
+
+
+def group_hashes(hashes: Hashes, labels: Ints, *, most: int = ALIKE, cap: int = CAP) -> Groups:
+    """A number for each sample, the same for all of a group, by its first member; -1 for what is alone.
+
+    `hashes` are (n, views, words) as `hash_thumbnails` makes them. Samples without a label, -1, are
+    a class too.
+    """
+    if hashes.ndim != 3 or hashes.dtype != np.uint64:
+        raise WrongUse(f"hashes are {hashes.dtype} of {hashes.shape}; give uint64 of (n, views, words)")
+    _check(labels, len(hashes), cap)
+    forest = Forest(len(hashes))
+    if len(hashes) > 1:
+        join_hashes(forest, hashes, labels, most=most)
+    return _number(forest.firsts, cap)
+
+
+def group_vectors(
+    vectors: Vectors, labels: Ints, *, least: float = COSINE, cap: int = CAP, seed: int = 0
+) -> Groups:
+    """The same by features, of any length: alike are those whose cosine is at least `least`."""
+    if vectors.ndim != 2 or not 0 < least <= 1:
+        raise WrongUse(f"vectors are of {vectors.shape}, least is {least}; give (n, width), and above 0 to 1")
+    _check(labels, len(vectors), cap)
+    forest = Forest(len(vectors))
+    if len(vectors) > 1:
+        join_vectors(forest, vectors, labels, least=least, seed=seed)
+    return _number(forest.firsts, cap)
+
+
+def _check(labels: NDArray[np.integer[Any]], count: int, cap: int) -> None:
+    if labels.shape != (count,):
+        raise WrongUse(f"there are {count} samples and labels of {labels.shape}; give one for each")
+    if cap < 2:
+        raise WrongUse(f"cap is {cap}; a group has at least 2 samples")
+
+
+def _number(firsts: Ints, cap: int) -> Groups:
+    """Groups by their first member; those past the cap in pieces, members of which follow each other."""
+    order = np.argsort(firsts, kind="stable")
+    begins = np.flatnonzero(np.diff(firsts[order], prepend=-1))
+    ranks = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    leaders = order[np.arange(len(order)) - ranks % cap]  # the first of each one's piece
+    counts = np.bincount(leaders, minlength=len(firsts))
+    numbers = np.cumsum(counts > 1) - 1
+    groups = np.empty(len(firsts), np.int32)
+    groups[order] = np.where(counts[leaders] > 1, numbers[leaders], -1)
+    return groups

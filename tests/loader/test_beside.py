@@ -1,0 +1,294 @@
+"""Selection beside the data from a training loop: what is fed is used an epoch later, and what goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import headwater as hw
+from exports import MEAN, STD
+from headwater import transforms as T
+from headwater.errors import Refused, Unreachable, WrongUse
+from headwater.loader.beside import Beside
+from headwater.loader.worth import Worth
+from headwater.select.infobatch import InfoBatch
+from headwater.select.samples import Samples
+from headwater.store.client.selecting import Selected
+from headwater.store.wire.messages import SelectionWish
+from nets import SIZE, plain
+from stores import running_daemon, write_tokens
+from tunings import COLOURS, write_colours
+
+STEPS = T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
+COUNT = 3 * 50
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("colours") / "all", COUNT // 3, size=SIZE)
+
+
+@pytest.fixture
+def colours(folder: Path) -> Iterator[hw.Dataset]:
+    with closing(hw.open(folder)) as data:
+        yield data
+
+
+def make_model() -> nn.Module:
+    return plain(classes=len(COLOURS))
+
+
+def look(epoch: int, colours: hw.Dataset, **facts: object) -> Samples:
+    return Samples.of(colours.ids, colours.labels.astype(np.int64), epoch=epoch, seed=3, **facts)
+
+
+class Canned:
+    """Stands where stores would, and answers what it is given, when it is told to."""
+
+    def __init__(self, colours: hw.Dataset) -> None:
+        self.go = threading.Event()
+        self.wishes: list[SelectionWish] = []
+        self.error: Exception | None = None
+        self._ids = colours.ids
+
+    def run(self, model: str, wish: SelectionWish, *, over: Callable[[], bool] = lambda: False) -> Selected:
+        self.wishes.append(wish)
+        assert self.go.wait(SECONDS)
+        if self.error is not None:
+            raise self.error
+        some = self._ids[:: 2 + wish.epoch][::-1]
+        return Selected(
+            some, np.ones(len(some), np.float32), len(self._ids), f"for {wish.epoch}", seconds=1.0
+        )
+
+
+@pytest.fixture
+def canned(colours: hw.Dataset) -> Iterator[tuple[Beside, Canned]]:
+    beside = Beside("infobatch", colours, STEPS, precision="fp32")
+    stores = Canned(colours)
+    beside.__dict__["_selects"] = stores
+    yield beside, stores
+    stores.go.set()
+    beside.close()
+
+
+def finish(beside: Beside) -> None:
+    assert beside.rounds[-1].done.wait(SECONDS)
+
+
+def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> None:
+    model = make_model()
+    with closing(Beside(InfoBatch(ratio=0.9), colours, STEPS, run="mine")) as beside:
+        loader = hw.DataLoader(
+            colours, STEPS, batch_size=16, shuffle=True, seed=3, num_workers=0, select=beside, epochs=40
+        )
+        sizes = []
+        for _ in range(4):
+            seen = [id for batch in loader for id in batch.ids.tolist()]
+            sizes.append(len(seen))
+            assert len(set(seen)) == len(seen)
+            beside.feed(model)
+            finish(beside)
+        assert sizes[:2] == [COUNT, COUNT], "the first selection was fed after the first epoch"
+        assert max(sizes[2:]) < COUNT
+        assert [one.epoch for one in beside.rounds] == [2, 3, 4, 5]
+        assert [one.chosen for one in beside.rounds[:2]] == sizes[2:]
+        first = beside.rounds[0]
+        assert first.error is None
+        assert first.fed is not None
+        assert (first.fed.precision, first.scored_seconds > 0) == ("int8", True)
+        assert loader.selection is not None
+        assert loader.selection.selector == beside.name == "infobatch beside the data"
+        assert loader.selection.weights.mean() == pytest.approx(1)
+
+
+def test_what_was_fed_is_used_in_the_epoch_after_the_one_that_was_begun(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    assert beside.select_epoch(look(0, colours)) is None
+    beside.feed(make_model())
+    finish(beside)
+    (wish,) = stores.wishes
+    assert (wish.epoch, wish.seed, wish.selector) == (1, 3, "infobatch")
+    assert beside.select_epoch(look(0, colours)) is None, "that epoch had begun"
+    found = beside.select_epoch(look(1, colours, stalled=0.25, epochs=3))
+    assert found is not None
+    assert (found.epoch, found.reason) == (1, "for 1")
+    np.testing.assert_array_equal(found.places, np.arange(0, COUNT, 3), "in the order of the data")
+    assert beside.select_epoch(look(2, colours)) is None, "there is no other"
+    beside.feed(make_model())
+    finish(beside)
+    assert (stores.wishes[-1].epoch, stores.wishes[-1].ends, wish.ends) == (3, False, False)
+    beside.select_epoch(look(3, colours, epochs=5, stalled=0.5))
+    beside.feed(make_model())
+    finish(beside)
+    last = stores.wishes[-1]
+    assert (last.epoch, last.epochs, last.stalled, last.ends) == (4, 5, 0.5, True)
+
+
+def test_of_every_so_many_calls_one_counts(colours: hw.Dataset) -> None:
+    with closing(Beside("fresh", colours, STEPS, share=0.4, every=3, precision="fp32")) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        stores.go.set()
+        for epoch in range(7):
+            beside.select_epoch(look(epoch, colours))
+            beside.feed(make_model())
+        finish(beside)
+        assert [one.epoch for one in beside.rounds] == [1, 4, 7]
+        assert [wish.parameters for wish in stores.wishes] == 3 * [{"share": 0.4}]
+
+
+def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_takes(
+    canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside, stores = canned
+    beside.select_epoch(look(0, colours))
+    beside.feed(make_model())  # returns at once, though stores take for ever
+    time.sleep(0.05)
+    begun = time.monotonic()
+    assert beside.select_epoch(look(1, colours)) is None
+    assert time.monotonic() - begun < 30
+    assert "a selection is late, the last one stands" in caplog.text
+    assert beside.rounds[0].waited_seconds > 0
+    stores.go.set()
+    finish(beside)
+    found = beside.select_epoch(look(2, colours))
+    assert found is not None
+    assert (found.epoch, found.reason) == (2, "for 1"), "late is better than never"
+
+
+def test_a_store_that_dies_costs_a_round(
+    canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    beside.select_epoch(look(0, colours))
+    stores.error = Unreachable("stor-a does not answer")
+    beside.feed(make_model())
+    finish(beside)
+    for epoch in (1, 2):
+        assert beside.select_epoch(look(epoch, colours)) is None
+    assert (
+        caplog.text.count("a round of selection was lost, the last one stands: stor-a does not answer") == 1
+    )
+    stores.error = None
+    beside.feed(make_model())
+    finish(beside)
+    assert beside.select_epoch(look(3, colours)) is not None
+
+
+def test_what_would_go_wrong_again_is_raised(canned: tuple[Beside, Canned], colours: hw.Dataset) -> None:
+    beside, stores = canned
+    stores.go.set()
+    stores.error = Refused("token 'reader' lacks scope 'jobs'")
+    beside.feed(make_model())
+    finish(beside)
+    with pytest.raises(Refused, match="lacks scope 'jobs'"):
+        beside.select_epoch(look(0, colours))
+    stores.error = None
+    beside.feed(make_model())
+    finish(beside)
+    assert beside.select_epoch(look(1, colours)) is not None, "somebody has seen to it"
+
+
+def test_selecting_that_costs_more_than_it_saves_ends(
+    canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    now = [0.0]
+    beside._worth = Worth(lambda: now[0])
+    found = []
+    for epoch in range(6):
+        found.append(beside.select_epoch(look(epoch, colours)))
+        beside._worth.spend(waited=50.0)
+        now[0] += 1.0
+        beside.feed(make_model())
+        finish(beside)
+    assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, COUNT, COUNT]
+    assert found[4] is not None
+    assert found[4].reason.startswith("everything: selecting costs 50 s an epoch (waited 50 s")
+    assert beside.dropped == found[4].reason.removeprefix("everything: ")
+    assert (found[4].weights == 1).all()
+    assert caplog.text.count("it ends, and epochs visit everything") == 1
+    assert len(stores.wishes) == 4, "nothing more is fed"
+
+
+def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:
+    for wrong, said in (
+        (lambda: Beside("dance", colours, STEPS), "no selector 'dance'"),
+        (
+            lambda: Beside(InfoBatch(), colours, STEPS, share=0.5),
+            "share is 0.5, and the selector has its own",
+        ),
+        (lambda: Beside("infobatch", colours, STEPS, share=0.5), "has no parameter 'share'"),
+        (lambda: Beside("fresh", colours, STEPS, every=0), "every is 0"),
+        (lambda: Beside("fresh", colours, STEPS, precision="int4"), "precision 'int4'"),
+        (
+            lambda: Beside("fresh", colours.split(0.5, 0.5)[0], STEPS),
+            "serve this part as a dataset of its own",
+        ),
+    ):
+        with pytest.raises(WrongUse, match=said):
+            wrong()
+
+
+class Wrapper(nn.Module):
+    """As DistributedDataParallel wraps a model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.module(x)
+        return found
+
+
+def test_a_wrapped_model_is_unwrapped_and_its_weights_are_copied(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    model = make_model()
+    beside.feed(Wrapper(model))
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.fill_(float("nan"))
+    stores.go.set()
+    finish(beside)
+    assert beside.rounds[0].error is None
+
+
+def test_it_lets_go_of_what_it_has(colours: hw.Dataset) -> None:
+    beside = Beside("fresh", colours, STEPS)
+    place = Path(beside._folder.name)
+    assert place.exists()
+    del beside
+    gc.collect()
+    assert not place.exists()
+
+
+def test_a_token_that_may_not_is_told_when_training_begins_to_wait(folder: Path, tmp_path: Path) -> None:
+    secret = "x" * 24
+    tokens = write_tokens(tmp_path, reader={"secret": secret, "scopes": ["read"]})
+    with (
+        running_daemon({"colours": folder}, state=tmp_path / "state", token_file=tokens) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/colours", token=secret)) as data,
+        closing(Beside("fresh", data, STEPS, precision="fp32")) as beside,
+    ):
+        beside.feed(make_model())
+        finish(beside)
+        with pytest.raises(Refused, match="lacks scope 'models'"):
+            beside.select_epoch(look(0, data))

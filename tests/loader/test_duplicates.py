@@ -1,0 +1,160 @@
+"""Near-duplicates in a loader: found, dropped for one that counts for all, or served by what is held."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import headwater as hw
+from datasets import CLASSES, Photo, write_folder
+from headwater import transforms as T
+from headwater.errors import WrongUse
+from stores import StoreProcess
+
+COUNT, COPIES = 24, 6
+
+
+def draw(rng: np.random.Generator) -> bytes:
+    """A picture with as much structure as a photo has: what is smooth looks like anything else."""
+    file = io.BytesIO()
+    spots = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
+    spots.resize((160, 120), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos, and copies of the first few at another size and quality, and a file that is no picture."""
+    rng = np.random.default_rng(4)
+    root = tmp_path_factory.mktemp("twins")
+    photos = [Photo(number % 3, f"{number:03d}", "jpg", draw(rng)) for number in range(COUNT)]
+    write_folder(root, photos)
+    for photo in photos[:COPIES]:
+        original = root / CLASSES[photo.label] / f"{photo.name}.jpg"
+        with Image.open(original) as image:
+            image.resize((120, 90)).save(original.with_name(f"{photo.name}-again.jpg"), quality=70)
+    (root / CLASSES[0] / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing")
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> hw.Dataset:
+    whole = hw.open(folder)
+    return whole.filter(where=lambda columns: columns["bytes"] > 100)
+
+
+def keys_of(data: hw.Dataset, groups: np.ndarray) -> set[frozenset[str]]:
+    keys = [data.index.key(int(position)) for position in data.positions()]
+    return {
+        frozenset(keys[place] for place in np.flatnonzero(groups == number))
+        for number in np.unique(groups[groups >= 0])
+    }
+
+
+def expected(data: hw.Dataset) -> set[frozenset[str]]:
+    keys = {data.index.key(int(position)) for position in data.positions()}
+    copies = {key for key in keys if "-again" in key}
+    return {frozenset({key, key.replace("-again", "")}) for key in copies}
+
+
+def make(data: hw.Dataset, **options: Any) -> hw.DataLoader:
+    given: dict[str, Any] = {"batch_size": 5, "shuffle": True, "seed": 1, "num_workers": 0, **options}
+    return hw.DataLoader(data, [T.Resize((8, 8))], **given)
+
+
+def ids_of(batches: Iterator[hw.Batch] | list[hw.Batch] | hw.DataLoader) -> list[int]:
+    return [int(id) for batch in batches for id in batch.ids]
+
+
+def test_copies_are_found_and_what_is_no_picture_is_named(folder: Path, data: hw.Dataset) -> None:
+    found = hw.find_duplicates(hw.open(folder))
+    assert keys_of(hw.open(folder), found.groups) == expected(data)
+    assert (len(found), found.redundant) == (2 * COPIES, COPIES)
+    (failed,) = found.failed
+    assert hw.open(folder).index.key(failed.position).endswith("broken.jpg")
+
+
+def test_a_store_finds_the_same_and_sends_little(folder: Path, data: hw.Dataset) -> None:
+    with StoreProcess({"photos": folder}) as store:
+        remote = hw.open(store.address, progress=False)
+        found = hw.find_duplicates(remote)
+        assert np.array_equal(found.groups, hw.find_duplicates(hw.open(folder)).groups)
+        assert len(found.failed) == 1
+        remote.close()
+
+
+def test_one_of_a_group_is_visited_and_counts_for_all(data: hw.Dataset) -> None:
+    duplicates = replace(hw.find_duplicates(data), mode="drop")
+    loader = make(data, duplicates=duplicates)
+    seen: list[set[int]] = []
+    for _ in range(2):
+        batches = list(loader)
+        weights = {int(i): float(w) for b in batches for i, w in zip(b.ids, b.weights, strict=True)}
+        assert len(weights) == len(data) - COPIES
+        ratio = max(weights.values()) / min(weights.values())
+        assert ratio == pytest.approx(2)
+        seen.append(set(weights))
+    assert len(seen[0] | seen[1]) == len(data)  # members take turns
+
+
+def test_what_is_held_stands_in_for_what_is_not(data: hw.Dataset) -> None:
+    duplicates = replace(hw.find_duplicates(data), mode="stand_in", patience=2)
+    members = data.index.ids[data.positions(np.flatnonzero(duplicates.groups >= 0))]
+    some = int(data.sizes.sum()) // 2
+    loader = make(data, duplicates=duplicates, cache=some)
+    assert sorted(ids_of(loader)) == sorted(data.ids.tolist())
+    served: list[list[int]] = [ids_of(loader) for _ in range(6)]
+    stood = [len(ids) - len(set(ids)) for ids in served]
+    assert all(len(ids) == len(data) for ids in served)
+    assert max(stood) > 0
+    missing = [set(data.ids.tolist()) - set(ids) for ids in served]
+    assert all(gone <= set(members.tolist()) for gone in missing)
+    assert not set.intersection(*missing)  # nothing is passed over for more than the patience
+
+
+def test_stand_ins_stay_when_a_run_goes_on(data: hw.Dataset, tmp_path: Path) -> None:
+    duplicates = replace(hw.find_duplicates(data), mode="stand_in")
+    options = {"duplicates": duplicates, "cache": int(data.sizes.sum()) // 2, "signals": tmp_path}
+    first = make(data, **options)
+    list(first)
+    running = iter(first)
+    next(running)
+    assert first.selection is not None
+    assert first.selection.stand_ins is not None
+    assert (first.selection.stand_ins >= 0).any()
+    state = first.state_dict()
+    second = make(data, **options)
+    second.load_state_dict(state)
+    assert ids_of(second) == ids_of(list(running))
+
+
+def test_what_cannot_be_is_said(data: hw.Dataset) -> None:
+    groups = np.full(len(data), -1, np.int32)
+    with pytest.raises(WrongUse, match="pass cache="):
+        make(data, duplicates=hw.Duplicates(groups, "stand_in"))
+    with pytest.raises(WrongUse, match="groups for 3 samples"):
+        make(data, duplicates=hw.Duplicates(groups[:3]))
+    with pytest.raises(WrongUse, match="mode is 'both'"):
+        hw.Duplicates(groups, "both")
+    with pytest.raises(WrongUse, match="patience is -1"):
+        hw.Duplicates(groups, patience=-1)
+
+
+def test_auto_follows_the_bottleneck(data: hw.Dataset) -> None:
+    duplicates = hw.find_duplicates(data)
+    assert duplicates.serves(0.5, cached=True)
+    assert not duplicates.serves(0.5, cached=False)
+    assert not duplicates.serves(0.01, cached=True)
+    assert len(ids_of(make(data, duplicates=duplicates))) == len(data) - COPIES
+
+
+def test_nothing_alike_changes_nothing(data: hw.Dataset) -> None:
+    alone = hw.Duplicates(np.full(len(data), -1, np.int32))
+    assert sorted(ids_of(make(data, duplicates=alone))) == sorted(data.ids.tolist())
