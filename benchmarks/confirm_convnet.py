@@ -1,8 +1,8 @@
 """Does a small convolutional network confirm what heads have shown of selectors?
 
-CIFAR-10 at 32 pixels, moved and mirrored; a residual network of 118,000 weights, trained from nothing by torch
-on all cores. Signals are noted batch by batch, as `loader.report` does. Fresh random shares are what selectors
-are compared with, at as many steps and in as many CPU seconds, which are those of all cores.
+CIFAR-10 at 32 pixels, moved and mirrored; a residual network of 118,000 weights, trained from nothing by
+torch on all cores. Signals are noted batch by batch, as by `loader.report`. Fresh random shares are what
+selectors are compared with, at as many steps and in as many CPU seconds, which are those of all cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make_all(folder: Path, options: Options) -> Found:
     pixels = read_pixels(options.data) if options.data else make_pixels(1_000)
     if quick:
         pixels = {name: values[:1_000] for name, values in pixels.items()}
-    recipe = Recipe(2 if quick else int(options.numbers["epochs"]), noted_every=1)
+    recipe = Recipe(2 if quick else int(options.numbers["epochs"]), batch=128, noted_every=1)
     size = f"{len(pixels['train'])}x{recipe.epochs}"
     path = work_in(folder, options) / f"convnet-{DATA}-{size}.jsonl"
     found = Found(Results(path), DATA, range(2 if quick else int(options.numbers["seeds"])))

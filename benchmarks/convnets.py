@@ -88,7 +88,7 @@ class Convnet:
         pixels: dict[str, NDArray[Any]],
         *,
         width: int = 16,
-        rate: float = 0.1,
+        rate: float = 0.05,
         decay: float = 5e-4,
     ) -> None:
         self._width, self._rate, self._decay = width, rate, decay

@@ -84,8 +84,9 @@ class Redundant:
 class Setting:
     """How a run selects: anew `every` so many epochs. What it does with near-duplicates needs groups.
 
-    `scored` asks for a forward pass over all samples before each selection that looks at vectors; without it
-    they are those that training itself has shown, some epochs ago.
+    `scored` asks for a forward pass over all samples before each selection that looks at vectors, and in every
+    epoch if it looks at recent losses too; without it they are those that training itself has shown, some
+    epochs ago.
     """
 
     selector: Selector = field(default_factory=Uniform)
@@ -163,9 +164,10 @@ class _Training:
     def run(self, epoch: int) -> None:
         """Score if need be, select, train, judge."""
         clock, found = self.clock, self.found
-        if epoch % self._setting.every == 0:
-            if self._scored:
-                self._score(epoch)
+        selecting = epoch % self._setting.every == 0
+        if self._scored and (selecting or "peak" in self._selector.needs):
+            self._score(epoch)
+        if selecting:
             with clock("selecting"):
                 self._selection = self._curator.begin(epoch)
         selection = self._selection

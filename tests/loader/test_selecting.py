@@ -91,6 +91,28 @@ def test_the_length_is_that_of_the_epoch_that_stands(data: hw.Dataset) -> None:
     assert len(train(loader)) < whole
 
 
+def test_the_last_batch_of_an_epoch_still_teaches_the_next_selection(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    def load() -> hw.DataLoader:
+        return make(data, Heavy(), epochs=4, signals=tmp_path)
+
+    expected, curious = load(), load()
+    train(expected)
+    state, steps = {}, len(curious)
+    for batch in curious:
+        curious.report(batch, loss=loss_of(batch))
+        assert 0 < curious.done <= 0.25
+        assert len(curious) == steps
+        assert curious.selection is not None
+        state = curious.state_dict()
+    resumed = load()
+    resumed.load_state_dict(state)
+    ids = ids_of(train(expected))
+    assert ids_of(train(curious)) == ids
+    assert ids_of(train(resumed)) == ids
+
+
 def test_all_shuffles_visit_the_same_samples(data: hw.Dataset, photo_parquet: Path) -> None:
     rows = hw.open(photo_parquet)
     for shuffle in (False, True, "blocks"):

@@ -33,7 +33,7 @@ def trained(brevitas: None) -> nn.Module:
     torch.manual_seed(0)
     net = binary_proxy(CLASSES, width=WIDTH)
     optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    for _ in range(320):
+    for _ in range(120):
         images, labels = coloured(8)
         loss = F.cross_entropy(net(images), labels)
         optimiser.zero_grad()

@@ -545,3 +545,18 @@ def test_a_trial_may_refuse_what_was_sent(registry: Registry, sent: Sent) -> Non
         registry.receive(sent.version, sent.whole, graphs=sent.graphs, switch=True, trial=refuse)
     assert are_same(tried[0].tensors, sent.model.tensors)
     assert not registry.folder.exists()
+
+
+def test_versions_that_are_dropped_are_gone_but_none_that_is_or_was_in_force(registry: Registry) -> None:
+    model = make_model()
+    first = registry.put(model, name="birds", switch=True)
+    second = registry.put(new_head(model, 1), name="birds", switch=True)
+    loose = [registry.put(new_head(model, seed), name="birds") for seed in (2, 3)]
+    registry.delta(second.digest, loose[0].digest)
+    registry.delta(loose[0].digest, loose[1].digest)
+    freed = registry.drop([first.digest, second.digest, loose[0].digest, NONE])
+    assert freed > 0
+    assert {one.digest for one in registry.versions()} == {first.digest, second.digest, loose[1].digest}
+    assert are_same(registry.get(loose[1].digest).tensors, new_head(model, 3).tensors)
+    assert [new for _, new in registry.deltas()] == [loose[1].digest]
+    assert registry.drop([]) == 0

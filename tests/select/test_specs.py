@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from headwater.errors import WrongUse
@@ -73,7 +75,9 @@ def test_a_selector_of_ones_own_cannot_be_described() -> None:
 
 def test_what_is_no_name_or_number_cannot_be_described() -> None:
     with pytest.raises(WrongUse, match="no name or number"):
-        describe_selector(Uniform(needs=("loss",)))
+        describe_selector(Uniform(Fraction(1, 3)))  # type: ignore[arg-type]
+    assert describe_selector(Uniform(np.float32(0.25)))[1] == {"share": 0.25}  # type: ignore[arg-type]
+    assert type(describe_selector(Uniform(np.float32(0.25)))[1]["share"]) is float  # type: ignore[arg-type]
 
 
 def test_every_parameter_of_every_selector_can_be_sent() -> None:

@@ -243,7 +243,7 @@ class Beside:
         delivery = bring_over(self._registry, connection, one.fed.version)
         if delivery.error is not None:
             raise delivery.error
-        one.link_seconds += delivery.seconds
+        one.link_seconds = max(one.link_seconds, delivery.seconds)  # several stores at the same time
         return delivery.sent_bytes
 
     def _find(self, due: Sequence[Round]) -> Verdict:

@@ -65,6 +65,8 @@ class Curator:
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
+        self.running = False
+        """Whether a loop is in the middle of an epoch."""
 
     @property
     def name(self) -> str:
@@ -76,7 +78,12 @@ class Curator:
         return () if isinstance(self._selector, Elsewhere) else self._selector.needs
 
     def standing(self, epoch: int) -> Selection:
-        """What was selected for this epoch; if nothing was yet, it is done now, unless all ranks must."""
+        """What was selected for this epoch; if nothing was yet, it is done now, unless all ranks must.
+
+        While the last batch of the epoch before is under way, that one's: what it shows is not known yet.
+        """
+        if self.running and self._selection is not None:
+            return self._selection
         if self._selection is None or self._selection.epoch != epoch:
             if self._ranks()[1] > 1 and self.signals.has("seen"):
                 raise WrongUse(f"nothing is selected for epoch {epoch} yet; begin it on all ranks first")

@@ -208,8 +208,9 @@ class DataLoader:
         """
         if self.epochs is None:
             raise WrongUse("the loader does not know how many epochs there will be; pass epochs=N")
-        count = self._order(self._epoch, 0).permutation.count
-        return (self._epoch + self._start / count) / self.epochs
+        if not self._start:
+            return self._epoch / self.epochs
+        return (self._epoch + self._start / self._order(self._epoch, 0).permutation.count) / self.epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next loop be this epoch, from its beginning."""
@@ -239,6 +240,8 @@ class DataLoader:
             watch=planner,
             timeout=self._timeout,
         )
+        if self._curator is not None:
+            self._curator.running = True
         try:
             with EpochBar(epoch, order.steps, self._meter, show=self._progress) as bar:
                 for step, batch in enumerate(batches, start=1):
@@ -252,6 +255,8 @@ class DataLoader:
         finally:  # also of a loop that is left early
             if planner is not None and self._ranks()[0] == 0:
                 planner.keep()
+            if self._curator is not None:
+                self._curator.running = False
         if not order.steps:
             self._stand(epoch, order.permutation.count, order)
         if self._curator is not None:
@@ -322,7 +327,10 @@ class DataLoader:
         loaded.check(self._state())
         if self._curator is not None:
             self._curator.restore(loaded.signals)
-        self._order(loaded.epoch, loaded.start)
+        if (
+            self._curator is None or loaded.start
+        ):  # else ranks may have to tell each other what they saw first
+            self._order(loaded.epoch, loaded.start)
         self._epoch, self._start = loaded.epoch, loaded.start
         self._resuming = True
 

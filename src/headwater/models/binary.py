@@ -32,6 +32,8 @@ ENDS, RESIDUALS, ACTIVATIONS = 8, 4, 2
 _BINARY = 2.0**-4
 """What a weight is, or less that: batch norms undo it, so it only bounds what an optimiser moves."""
 _STRIDES = (1, 2, 2)
+_SETTLING = 50
+"""Steps of training in which scales of activations follow what is seen; afterwards they are learned."""
 _CHECKED = 4
 """Images of noise that the graph is run on: a session for each of its nodes makes that slow."""
 
@@ -108,7 +110,7 @@ class _Block(nn.Module):
             _binary_layer(outputs, outputs, 3, 1),
             nn.BatchNorm2d(outputs),
         )
-        self.past = None
+        self.past: nn.Sequential | None = None
         if stride > 1 or inputs != outputs:
             layers = _binary_layer(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)
             self.past = nn.Sequential(*layers)
@@ -184,13 +186,18 @@ def _last_layer(inputs: int, classes: int) -> Any:
 
 def _unsigned(bits: int) -> Any:
     tools = _brevitas()
-    return tools.nn.QuantReLU(act_quant=tools.unsigned, bit_width=bits)
+    return tools.nn.QuantReLU(act_quant=tools.unsigned, bit_width=bits, collect_stats_steps=_SETTLING)
 
 
 def _signed(bits: int) -> Any:
     """With its scale, of which the bias of the last layer makes its own."""
     tools = _brevitas()
-    return tools.nn.QuantIdentity(act_quant=tools.signed, bit_width=bits, return_quant_tensor=bits == ENDS)
+    return tools.nn.QuantIdentity(
+        act_quant=tools.signed,
+        bit_width=bits,
+        collect_stats_steps=_SETTLING,
+        return_quant_tensor=bits == ENDS,
+    )
 
 
 def _brevitas() -> SimpleNamespace:

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 
 from headwater.errors import WrongUse
 from headwater.select.selecting import SELECTORS, Selector, find_selector
@@ -43,8 +44,8 @@ def describe_selector(selector: Selector) -> tuple[str, dict[str, Plain]]:
     name = selector.name
     if name not in SELECTORS or type(default := find_selector(name)) is not type(selector):
         raise WrongUse(f"selector {name!r} is one of your own; a store has {', '.join(SELECTORS)}")
-    own = _fields(selector)
-    found = {field: value for field in own if (value := getattr(selector, field)) != getattr(default, field)}
+    own = {field: _plain(getattr(selector, field)) for field in _fields(selector)}
+    found = {field: value for field, value in own.items() if value != getattr(default, field)}
     for field, value in found.items():
         if field not in _parameters(default) or not isinstance(value, _PLAIN):
             raise WrongUse(f"{field}={value!r} of selector {name!r} is no name or number; leave it out")
@@ -59,6 +60,11 @@ def _parameters(selector: Selector) -> dict[str, Any]:
 
 def _fields(selector: Any) -> list[str]:
     return [field.name for field in fields(selector) if field.init] if is_dataclass(selector) else []
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's own."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_plain(hint: Any) -> bool:

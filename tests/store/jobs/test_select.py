@@ -147,17 +147,15 @@ def same(found: Kept, wanted: Kept) -> None:
     assert (found.dataset, found.version) == (wanted.dataset, wanted.version)
 
 
-def of_known(wish: SelectionWish) -> bool:
-    """Whether a first round can choose by it."""
-    return not {"deviation", "seconds"} & set(make_selector(wish.selector, wish.parameters).needs)
-
-
 WISHES = [
     WISH,
     SelectionWish("uniform", {"share": 0.3}, seed=2),
     SelectionWish("biggest_losers", seed=2, epoch=1),
     SelectionWish("loss_rank", seed=2, epoch=1, epochs=9),
     SelectionWish("buckets", seed=2, epoch=4, epochs=20, stalled=0.5),
+    SelectionWish("medoids", {"share": 0.3}, seed=2, epoch=4),
+    SelectionWish("craig", {"share": 0.2}, seed=2, epoch=4, vectors="weights"),
+    SelectionWish("k_center", {"share": 0.2}, seed=2, epoch=4),
 ]
 
 
@@ -455,6 +453,20 @@ def test_proxies_that_are_no_longer_needed_go(site: Site) -> None:
     last = msgspec.structs.replace(history(WISH, 1), ends=True)
     site.run(site.record(site.registry.version(versions[3]), last))
     assert {one.digest for one in site.registry.versions()} == {base.digest, others.digest}
+
+
+def test_proxies_of_runs_that_were_not_heard_of_for_long_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_RUNS", 2)
+    site.keep_all(site.push(proxy()))
+    for number in range(4):
+        run = f"run {number}"
+        version = site.push(nudged(proxy(), 0.1, seed=number), switch=False, by=PROXY, run=run)
+        site.run(site.record(version, history(WISH, 0, run=run)))
+        time.sleep(0.002)
+    left = [one.made["run"] for one in site.registry.versions() if one.made["by"] == PROXY]
+    assert left == ["run 2", "run 3"]
 
 
 def test_stopped_it_leaves_nothing_and_begun_again_it_begins_anew(

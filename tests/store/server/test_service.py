@@ -24,7 +24,7 @@ from headwater.store.server.daemon import Daemon
 from headwater.store.server.guard import FAILURES
 from headwater.store.wire import messages
 from headwater.store.wire.messages import BlocksRequest, IndexRequest, ReadRequest, Request
-from held import make_state
+from held import keep_selection, make_state
 from stores import running_daemon, write_tokens
 from visitors import BODIES, INTERNALS, Visitor, ask, make_requests, routes, text_of
 
@@ -80,7 +80,9 @@ def door(tmp_path_factory: pytest.TempPathFactory, photo_folder: Path, photo_tar
     damaged = folder / "secret-place" / "photos"
     shutil.copytree(photo_folder, damaged)
     datasets = {"photos": photo_folder, "others": photo_tars, "damaged": damaged}
-    ids = hw.open(photo_folder).index.ids[:2].tobytes()
+    index = hw.open(photo_folder).index
+    ids = index.ids[:2].tobytes()
+    keep_selection(folder / "state", index.version)
     with running_daemon(datasets, http="127.0.0.1:0", **settings) as daemon:
         # Known before strangers use up what this address may get wrong.
         for name in ("trainer", "labeller", "elsewhere"):

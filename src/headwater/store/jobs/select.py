@@ -32,7 +32,7 @@ from headwater.select.specs import make_selector
 from headwater.store.features import Features
 from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
-from headwater.store.jobs.selections import Kept, Run, Selections
+from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
 from headwater.store.wire.messages import SelectionWish
 
 PROXY = "proxy"
@@ -356,18 +356,21 @@ def _unknown(selector: Selector, samples: Samples) -> str:
 
 
 def _tidy(sieve: Sieve, wish: SelectionWish, model: str, run: Run | None) -> None:
-    """Let go of the run's proxies before this one, of which nothing more is asked; of this one when it ends.
+    """Let go of proxies of which nothing more is asked, and of what a run has shown that ends.
 
-    The next round's delta starts from it.
+    Those are the run's own before this one, from which the next round's delta starts; this one, when it ends;
+    and those of runs that were not heard of for long.
     """
     if run is None:
         return
     if wish.ends:
         run.forget()
-    made = [one for one in sieve.registry.versions() if one.made.get("by") == PROXY]
-    own = [one for one in made if one.made.get("run") == wish.run]
-    times = [one.time for one in own if one.digest == model]
-    old = {one.digest for one in own if times and one.time <= times[0]}
+    made = [one for one in sieve.registry.versions() if one.made.get("by") == PROXY]  # the oldest first
+    own = [one.digest for one in made if one.made.get("run") == wish.run]
+    heard = {str(one.made.get("run")): None for one in reversed(made)}
+    lost = set(list(heard)[MOST_RUNS:])
+    old = set(own[: own.index(model) + 1] if model in own else ())
+    old |= {one.digest for one in made if str(one.made.get("run")) in lost}
     kept = sieve.in_use() - {model} if wish.ends else {*sieve.in_use(), model}
     if old - kept:
         sieve.registry.drop(old - kept)

@@ -81,7 +81,8 @@ def clear(connection: sa.Connection, table: sa.Table) -> None:
 
 def forget(connection: sa.Connection) -> None:
     """After a transaction that was rolled back it is not known which tables are there: its own are not."""
-    connection.info.pop(_MADE, None)
+    if not connection.invalidated:  # the next one has none at all
+        connection.info.pop(_MADE, None)
 
 
 def stage_rows(connection: sa.Connection, rows: LabelRows, *, now: int) -> None:
