@@ -1,8 +1,8 @@
 """How far does a proxy for an FPGA say what int8 says, and how many bytes has it?
 
 A small convolutional network is trained on CIFAR-10, and made int8. Binary proxies are trained on the same
-images, one by their labels, one by what the network says of them, for as many epochs. On the test images, which
-nobody has seen, each is compared with int8: equal labels, and rank correlation of the losses, by which
+images, one by their labels, one by what the network says of them, for as many epochs. On the test images,
+which nobody has seen, each is compared with int8: equal labels, and rank correlation of the losses, by which
 selection goes. A network like the first, from another seed, shows what two networks of one kind agree on. The
 distilled proxy is exported as QONNX, and run by qonnx on some test images.
 """

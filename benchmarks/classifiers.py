@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,7 +17,7 @@ from headwater.engine.chain import Chain
 from headwater.models.model import Model
 from headwater.models.presets import imagenet_classes, lite0_steps
 from measuring import Options
-from serving import PROCESSES, end
+from serving import Child
 from trainers import write_tars
 
 Pixels = NDArray[np.uint8]
@@ -86,41 +82,17 @@ class _Lot:
         raise RuntimeError(f"sample {self.ids[place]} failed at {stage}") from error
 
 
-class Classifier:
-    """processes/classifier.py in a process; `settings` are those of its `Settings`."""
+class Classifier(Child):
+    """processes/classifier.py; `settings` are its `Settings`."""
 
     def __init__(self, settings: Mapping[str, Any], *, seconds: float) -> None:
+        super().__init__("classifier.py", json.dumps(dict(settings)))
         self._seconds = seconds
-        words = [sys.executable, str(PROCESSES / "classifier.py"), json.dumps(dict(settings))]
-        self._child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
 
     def measure(self) -> float:
         """Images per second."""
-        assert self._child.stdin is not None
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(f"measure {self._seconds}\n")
-            self._child.stdin.flush()
-        found = self._hear()
+        found = self.ask(f"measure {self._seconds}")
         return float(found["images"] / found["seconds"])
-
-    def _hear(self) -> dict[str, float]:
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a classifier ended with code {self._child.wait()}; its error is above")
-        found: dict[str, float] = json.loads(line)
-        return found
-
-    def __enter__(self) -> Classifier:
-        self._hear()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end(self._child)
 
 
 def nbytes(model: Model) -> int:

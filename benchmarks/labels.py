@@ -1,8 +1,8 @@
 """Do relabelling, scans, counts, comparisons and reviews of labels cost the same per row at 1e4, 1e6 and 1e7?
 
 SQLite in a file, ids that are hashes, a thousand classes, margins of which a tenth is in doubt. Models label
-all samples as a relabel job does: in its blocks, and for each block it asks what is pending, reads the rows
-that are there, and writes. The first two models go through the samples as they lie on disk, where ids come in
+all samples as a relabel job does: in its blocks, and for each block it asks what is pending and what models
+said of it, and writes. The first two models go through the samples as they lie on disk, where ids come in
 any order, the third in order of id; all of that is committed to disk. What is compared is the cost per row at
 one size with that at another, in one process. A database is filled once at each size, so that these three are
 single runs.
@@ -66,9 +66,8 @@ def as_they_lie(ids: NDArray[np.int64]) -> NDArray[np.int64]:
 def relabel(database: LabelDatabase, ids: NDArray[np.int64], model: Announced) -> None:
     """As `store.jobs.relabel` goes through samples for which nothing but the database is needed."""
     for block, start in enumerate(range(0, len(ids), BLOCK)):
-        wanted = database.pending(DATASET, model.digest, ids[start : start + BLOCK])
-        database.get(DATASET, wanted)
-        rows = predicted(wanted, model.number)
+        found = database.recall(DATASET, model.digest, ids[start : start + BLOCK])
+        rows = predicted(found.pending, model.number)
         database.write(DATASET, rows, key=f"job {model.number}", chunk=block)
 
 

@@ -11,46 +11,38 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from classifiers import Classifier, open_photos
 from headwater.models.presets import PRESETS
 from headwater.models.registry import Registry
-from measuring import Bar, Cell, Options, Report, Table, at_least, compare, interleave, main, rate_table
-from serving import CLIENT_CORE, PROCESSES, STORE_CORE, demand_two_cores, end, on_core, serve
+from measuring import Bar, Cell, Flag, Options, Report, Table, at_least, compare, interleave, main, rate_table
+from serving import CLIENT_CORE, STORE_CORE, Child, demand_two_cores, on_core, serve
 
-BOUND_MILLISECONDS = 500.0
+FLAGS = {"bound": Flag(250, "milliseconds within which an answer must come; what a store has by default")}
 CLIENTS, CROWD = 16, 160
 LEAST_RATIO = 0.9
 QUANTILES = (50, 90, 99)
 
 
-@dataclass
-class Askers:
-    """processes/askers.py on a core of its own, and what it has found."""
+class Askers(Child):
+    """processes/askers.py, and what it has found."""
 
-    child: subprocess.Popen[str]
-    seconds: float
-    latencies: list[float] = field(default_factory=list)
-    refused: int = 0
-    failed: int = 0
+    def __init__(self, url: str, photos: Path, clients: int, *, seconds: float) -> None:
+        super().__init__("askers.py", url, json.dumps({"photos": str(photos), "clients": clients}))
+        self._seconds = seconds
+        self.latencies: list[float] = []
+        self.refused = self.failed = 0
 
     def measure(self) -> float:
         """Images per second."""
-        assert self.child.stdin is not None
-        self.child.stdin.write(f"measure {self.seconds}\n")
-        self.child.stdin.flush()
-        found = hear(self.child)
+        found = self.ask(f"measure {self._seconds}")
         self.latencies += found["latencies"]
         self.refused += found["refused"]
         self.failed += found["failed"]
@@ -65,40 +57,23 @@ class Askers:
         return 1000 * float(np.percentile(self.latencies, percent))
 
 
-def hear(child: subprocess.Popen[str]) -> dict[str, Any]:
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    if not line:
-        raise RuntimeError(f"a process ended with code {child.wait()}; its error is above")
-    found: dict[str, Any] = json.loads(line)
-    return found
-
-
-def start_store(folder: Path, photos: Path, stack: ExitStack) -> str:
+def start_store(folder: Path, photos: Path, stack: ExitStack, *, bound: int) -> str:
     """`headwater serve` with the model, until the stack ends; the address of its HTTP."""
     settings = folder / "store.toml"
-    settings.write_text(f"predict_milliseconds = {BOUND_MILLISECONDS}\n")
+    settings.write_text(f"predict_milliseconds = {bound}\n")
     further = ["--config", str(settings), "--http", "127.0.0.1:0", "--state", str(folder / "state")]
     with on_core(STORE_CORE):
         return stack.enter_context(serve(photos, cores=1, further=further)).http
 
 
 def start_askers(url: str, photos: Path, clients: int, *, seconds: float, stack: ExitStack) -> Askers:
-    settings = json.dumps({"photos": str(photos), "clients": clients})
-    words = [sys.executable, str(PROCESSES / "askers.py"), url, settings]
     with on_core(CLIENT_CORE):
-        child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-    stack.callback(end, child)
-    hear(child)
-    return Askers(child, seconds)
+        return stack.enter_context(Askers(url, photos, clients, seconds=seconds))
 
 
 def start_engine(common: Mapping[str, str], *, seconds: float, stack: ExitStack) -> Classifier:
     with on_core(STORE_CORE):
-        child = Classifier({**common, "source": "files"}, seconds=seconds)
-    return stack.enter_context(child)
+        return stack.enter_context(Classifier({**common, "source": "files"}, seconds=seconds))
 
 
 class Doctor:
@@ -140,13 +115,13 @@ def latencies(named: Mapping[str, Askers]) -> Table:
     return Table(columns, tuple(rows))
 
 
-def bars(named: Mapping[str, Askers]) -> Sequence[Bar]:
+def bars(named: Mapping[str, Askers], bound: int) -> Sequence[Bar]:
     found = [
         Bar(
             f"p99, {name}",
-            f"within {BOUND_MILLISECONDS:g} ms",
+            f"within {bound} ms",
             f"{one.quantile(99):.0f} ms",
-            one.quantile(99) <= BOUND_MILLISECONDS,
+            one.quantile(99) <= bound,
         )
         for name, one in named.items()
     ]
@@ -157,6 +132,7 @@ def bars(named: Mapping[str, Askers]) -> Sequence[Bar]:
 def run(folder: Path, options: Options) -> Report:
     demand_two_cores()
     photos, seconds = open_photos(folder, options), 3.0 if options.quick else 10.0
+    bound = options.numbers["bound"]
     registry = Registry(folder / "state" / "models")
     version = registry.put(PRESETS["efficientnet-lite0"](), name="lite0", switch=True)
     common = {
@@ -164,7 +140,7 @@ def run(folder: Path, options: Options) -> Report:
         **{"photos": str(photos.folder), "pixels": str(photos.save(folder))},
     }
     with ExitStack() as stack:
-        url = start_store(folder, photos.folder, stack)
+        url = start_store(folder, photos.folder, stack, bound=bound)
         some = start_askers(url, photos.folder, CLIENTS, seconds=seconds, stack=stack)
         some.measure()
         some.forget()
@@ -177,10 +153,10 @@ def run(folder: Path, options: Options) -> Report:
     return Report(
         "EfficientNet-Lite0 at 224 pixels: predictions/s of a store against the offline engine, a core each",
         (rate_table(rates, "store", "images/s"), latencies(named)),
-        (at_least(compare(rates, "store", "offline"), LEAST_RATIO), *bars(named), doctor.bar()),
+        (at_least(compare(rates, "store", "offline"), LEAST_RATIO), *bars(named, bound), doctor.bar()),
         (
             f"{len(photos.pixels)} photos; {seconds:g} s a measurement",
-            f"predict_milliseconds is {BOUND_MILLISECONDS:g}",
+            f"predict_milliseconds is {bound}",
             "latencies are those that clients see: connection, upload, waiting, work, answer",
             f"with {CROWD} clients {statistics.median(crowded):.0f} images/s; who is turned away asks again "
             "when the store says",
@@ -190,4 +166,4 @@ def run(folder: Path, options: Options) -> Report:
 
 
 if __name__ == "__main__":
-    main(__doc__, run)
+    main(__doc__, run, flags=FLAGS)

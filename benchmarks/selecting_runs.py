@@ -84,9 +84,9 @@ class Redundant:
 class Setting:
     """How a run selects: anew `every` so many epochs. What it does with near-duplicates needs groups.
 
-    `scored` asks for a forward pass over all samples before each selection that looks at vectors, and in every
-    epoch if it looks at recent losses too; without it they are those that training itself has shown, some
-    epochs ago.
+    `scored` asks for a forward pass over all samples before each selection that looks at vectors, and in
+    every epoch if it looks at recent losses too; without it they are those that training itself has shown,
+    some epochs ago.
     """
 
     selector: Selector = field(default_factory=Uniform)

@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from headwater.cli.cpu import tree_cpu_seconds
 from local_photos import shards
@@ -155,48 +155,69 @@ class CpuWatch:
             self._over.wait(max(0.0, due - time.monotonic()))
 
 
-class Reader:
-    """processes/reader.py in a process; `settings` are those of its `Settings`."""
+class Child:
+    """A script of `processes/` in a process, until the block ends.
+
+    It says a line of JSON when it is ready, and another in answer to each line that it is told. `within` are
+    words before its command, `settings` what its environment has beside our own.
+    """
 
     def __init__(
-        self, url: str, settings: Mapping[str, float], *, token: str = "", within: Sequence[str] = ()
+        self, script: str, *words: str, within: Sequence[str] = (), settings: Mapping[str, str] | None = None
     ) -> None:
-        words = [*within, sys.executable, str(PROCESSES / "reader.py"), url, json.dumps(dict(settings))]
-        self._child = subprocess.Popen(
-            words,
-            env={**os.environ, "HEADWATER_TOKEN": token} if token else None,
+        self._script = script
+        self._process = subprocess.Popen(
+            [*within, sys.executable, str(PROCESSES / script), *words],
+            env={**os.environ, **(settings or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        self.hear()
 
-    def epoch(self) -> dict[str, float]:
-        """One epoch of a loader: images, bytes, seconds."""
-        self.say("epoch")
+    def ask(self, line: str) -> Any:
+        """What it answers."""
+        self.say(line)
         return self.hear()
 
-    def say(self, command: str) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(command + "\n")
-        self._child.stdin.flush()
+    def say(self, line: str) -> None:
+        """Tell it something; if it has ended, `hear` says so."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
 
-    def hear(self) -> dict[str, float]:
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
+    def hear(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a reader ended with code {self._child.wait()}; its error is above")
-        found: dict[str, float] = json.loads(line)
-        return found
+            code = self._process.wait()
+            raise RuntimeError(f"{self._script} ended with code {code}; its error is above")
+        return json.loads(line)
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
+        self.hear()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end(self._child)
+        end(self._process)
+
+
+class Reader(Child):
+    """processes/reader.py; `how` are its `Settings`."""
+
+    def __init__(
+        self, url: str, how: Mapping[str, float], *, token: str = "", within: Sequence[str] = ()
+    ) -> None:
+        settings = {"HEADWATER_TOKEN": token} if token else None
+        super().__init__("reader.py", url, json.dumps(dict(how)), within=within, settings=settings)
+
+    def epoch(self) -> dict[str, float]:
+        """One epoch of a loader: images, bytes, seconds."""
+        found: dict[str, float] = self.ask("epoch")
+        return found
 
 
 def fetch_together(readers: Mapping[str, Reader], begin: float, until: float) -> dict[str, dict[str, float]]:

@@ -6,14 +6,11 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -22,7 +19,7 @@ from headwater.cli.cpu import cpu_seconds
 from local_photos import shards
 from measuring import Options
 from netns import Ends, Side
-from serving import PROCESSES, end
+from serving import Child
 
 MACHINE_CORES = len(os.sched_getaffinity(0))
 
@@ -126,59 +123,29 @@ class Metered:
         return rate
 
 
-class Trainer:
+class Trainer(Child):
     """processes/trainer.py at the trainer's end, with a cache of its own; `settings` are its `Settings`."""
 
     def __init__(self, url: str, settings: Mapping[str, Any], *, ends: Ends, folder: Path) -> None:
+        cache = {"HEADWATER_CACHE": tempfile.mkdtemp(prefix="cache-", dir=folder)}
+        words = (url, json.dumps(dict(settings)))
+        super().__init__("trainer.py", *words, within=ends.trainer.words, settings=cache)
         self._ends = ends
-        script = str(PROCESSES / "trainer.py")
-        words = [*ends.trainer.words, sys.executable, script, url, json.dumps(dict(settings))]
-        self._child = subprocess.Popen(
-            words,
-            env={**os.environ, "HEADWATER_CACHE": tempfile.mkdtemp(prefix="cache-", dir=folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
 
     def epoch(self) -> Epoch:
         """The next epoch; nothing else may use the link meanwhile."""
-        counted, before = self._ask("counts"), Cost.read(self._ends)
-        found = self._ask("epoch")
+        counted, before = self.ask("counts"), Cost.read(self._ends)
+        found = self.ask("epoch")
         cost = Cost.read(self._ends).since(before, seconds=found["seconds"])
-        counts = {name: count - counted[name] for name, count in self._ask("counts").items()}
+        counts = {name: count - counted[name] for name, count in self.ask("counts").items()}
         return Epoch(found["images"], cost, counts, found["digests"])
 
     def rate(self) -> float:
         """Images per second of the next epoch."""
-        found = self._ask("epoch")
+        found = self.ask("epoch")
         return float(found["images"] / found["seconds"])
 
     def stretches(self) -> list[dict[str, Any]]:
         """What its planner has noted."""
-        found: list[dict[str, Any]] = self._ask("stretches")
+        found: list[dict[str, Any]] = self.ask("stretches")
         return found
-
-    def _ask(self, command: str) -> Any:
-        assert self._child.stdin is not None
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(command + "\n")
-            self._child.stdin.flush()
-        return self._hear()
-
-    def _hear(self) -> Any:
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a trainer ended with code {self._child.wait()}; its error is above")
-        return json.loads(line)
-
-    def __enter__(self) -> Trainer:
-        self._hear()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end(self._child)

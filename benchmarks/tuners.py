@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import headwater as hw
@@ -18,7 +14,7 @@ from classifiers import pixels_of
 from headwater.models.presets import PRESETS, lite0_steps
 from headwater.models.quantise import quantise
 from headwater.models.registry import Registry
-from serving import PROCESSES, end
+from serving import Child
 
 TRUNK, INT8 = "lite0", "lite0-int8"
 """EfficientNet-Lite0 as it is, and with its frozen layers in int8."""
@@ -36,50 +32,27 @@ class Fitted:
     train: float
 
 
-class Tuners:
-    """processes/tuner.py in a process; `within` are words before its command."""
+class Tuners(Child):
+    """processes/tuner.py; `within` are words before its command."""
 
     def __init__(self, registry: Registry, *, within: Sequence[str] = ()) -> None:
-        words = [*within, sys.executable, str(PROCESSES / "tuner.py"), str(registry.folder)]
-        self._child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        super().__init__("tuner.py", str(registry.folder), within=within)
 
     def prepare(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Make a fine-tuning with these `Settings`: what its plan expects, photos, bytes of a file."""
-        return self._ask({"do": "prepare", "name": name, **settings})
+        return self._do({"do": "prepare", "name": name, **settings})
 
     def fit(self, name: str) -> Fitted:
         """Run it, from the first photo to the last epoch."""
-        return Fitted(**self._ask({"do": "fit", "name": name}))
+        return Fitted(**self._do({"do": "fit", "name": name}))
 
     def relabel(self, store: str, model: str) -> dict[str, Any]:
         """Have a store label all of its photos."""
-        return self._ask({"do": "relabel", "store": store, "model": model})
+        return self._do({"do": "relabel", "store": store, "model": model})
 
-    def _ask(self, wish: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._child.stdin is not None
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(json.dumps(wish) + "\n")
-            self._child.stdin.flush()
-        return self._hear()
-
-    def _hear(self) -> dict[str, Any]:
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a tuner ended with code {self._child.wait()}; its error is above")
-        found: dict[str, Any] = json.loads(line)
+    def _do(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask(json.dumps(wish))
         return found
-
-    def __enter__(self) -> Tuners:
-        self._hear()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end(self._child)
 
 
 def put_trunk(*registries: Registry) -> None:

@@ -63,6 +63,16 @@ def test_a_benchmark_can_be_told_numbers_of_its_own(
     assert options.numbers == {"core-watts": 7.5, "gigabyte": 0.5}
 
 
+def test_a_benchmark_can_be_told_folders_of_its_own_which_it_does_not_print(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--data", "/a", "--work", "/b", "--quick"])
+    options = measuring.read_options("Words.", {}, {"work": "keeps things", "fashion": "clothes"})
+    assert options.folders == {"work": Path("/b"), "fashion": None}
+    shown = ".venv/bin/python benchmarks/tables.py --data FOLDER --work FOLDER --quick"
+    assert measuring.command(options) == shown
+
+
 @pytest.mark.parametrize(("ratios", "holds"), [([1.14, 0.2, 1.14], True), ([0.8, 0.84, 9.0], False)])
 def test_a_prediction_is_judged_by_the_median(
     measuring: ModuleType, ratios: list[float], holds: bool

@@ -50,9 +50,14 @@ class StopAt:
     def __init__(self, last: int | None = None) -> None:
         self.last = last
         self.told: list[tuple[object, ...]] = []
+        self.stores: dict[str, tuple[int, int]] = {}
+        """What came last from each store, and what is to come; this ends nothing."""
 
     def features(self, done: int, total: int) -> None:
         self._tell("features", done, total)
+
+    def store(self, store: str, done: int, total: int) -> None:
+        self.stores[store] = (done, total)
 
     def epoch(self, run: int, epoch: int, loss: float) -> None:
         self._tell("epoch", run, epoch, loss)

@@ -31,17 +31,21 @@ def lines_of(written: io.StringIO) -> list[str]:
 
 def tell(bars: TuningBars) -> None:
     bars.features(64, 180)
+    bars.store("north:7077", 40, 100)
+    bars.store("[b]south", 24, 80)
     bars.epoch(0, 2, 0.5)
     bars.run(0, 0.875)
 
 
-def test_features_and_epochs_have_a_bar_each() -> None:
+def test_features_each_store_and_epochs_have_a_bar_each() -> None:
     console, written = make_console(terminal=True)
     with TuningBars(2, 3, console=console) as bars:
         tell(bars)
         bars.epoch(1, 0, 0.25)
     text = " ".join(lines_of(written))
     assert re.search(r"features .* 64/180 ", text)
+    assert re.search(r"from north:7077 .* 40/100 ", text)
+    assert re.search(r"from \[b\]south .* 24/80 ", text)
     assert re.search(r"training .* 4/6 .* run 2, loss 0.2500", text)
 
 

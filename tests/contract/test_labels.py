@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
 from headwater.errors import LabelError, LabelRefused, WrongUse
-from headwater.store.labels import LabelRows, Source, writing
+from headwater.store.labels import LabelRows, Source, open_labels, writing
 from headwater.store.labels.announced import Announced
 from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.page import LabelPage
@@ -512,6 +512,66 @@ class TestSearching:
         assert len(filled.log()) == 6
 
 
+class TestColumns:
+    """What a write says of its rows arrives, whether it is one value for all of them or not."""
+
+    GIVEN: ClassVar[dict[str, dict[str, Any]]] = {
+        "one of each": {"source": Source.MODEL, "scores": 0.25, "margins": 0.5, "times": 77},
+        "each another": {
+            "source": Source.MODEL,
+            "scores": [0.1, np.nan, 0.3],
+            "margins": [1.0, 2.0, np.nan],
+            "times": [1, 2, 3],
+        },
+        "nothing": {"source": Source.HUMAN},
+        "some of a model": {
+            "source": [Source.MODEL, Source.HUMAN, Source.IMPORT],
+            "scores": [0.5, np.nan, np.nan],
+            "margins": np.float32(1e-30),
+            "times": (1 << 45, 2, 3),
+        },
+    }
+
+    @pytest.mark.parametrize("name", GIVEN)
+    def test_what_was_written_is_read(self, db: LabelDatabase, name: str) -> None:
+        given = self.GIVEN[name]
+        model = np.where(np.asarray(given["source"]) == Source.MODEL, db.model(digest(1)).number, 0)
+        rows = LabelRows.of([(1 << 63) - 1, 0, 7], [3, 0, 3], **given, model=model)
+        db.write("photos", rows)
+        found, expected = db.get("photos", rows.samples), rows.take(np.argsort(rows.samples))
+        for column in ("samples", "labels", "scores", "margins", "sources", "models"):
+            np.testing.assert_array_equal(getattr(found, column), getattr(expected, column), column)
+        assert (found.times == expected.times).all() if "times" in given else (found.times > 0).all()
+
+    def test_after_a_write_that_was_taken_back(self, kind: Kind) -> None:
+        """The tables that it has made in passing are not there any more."""
+        with closing(kind.open()) as database:
+            database.adopt("photos", NAMES)
+            with suppress(KeyboardInterrupt), database._writing() as connection:
+                writing.stage_rows(connection, human([1], [0]), now=1)
+                raise KeyboardInterrupt
+            database.write("photos", human([2], [1]))
+            assert in_force(database) == {2: (1, "human")}
+
+    def test_classes_that_somebody_else_changes_are_seen(self, kind: Kind) -> None:
+        place = kind.make()
+        with closing(open_labels(place)) as one, closing(open_labels(place)) as other:
+            numbers = one.adopt("photos", ["ant", "bee"])
+            assert one.classes("photos").names == ("ant", "bee")
+            other.adopt("photos", ["cat"])
+            assert one.classes("photos").names == ("ant", "bee", "cat")
+            other.merge("photos", "bee", "ant")
+            assert one.classes("photos").roots.tolist() == [0, 0, 2]
+            other.undo("photos")
+            assert one.classes("photos").roots.tolist() == [0, 1, 2]
+            other.rename("photos", "ant", "wasp")
+            assert one.adopt("photos", ["ant", "wasp", "bee"]).tolist() == [0, 0, 1]
+            assert one.classes("photos").former == {"ant": 0}
+            one.adopt("others", ["bee", "ant"])
+            assert one.classes("others").names == ("bee", "ant")
+            assert numbers.tolist() == [0, 1]
+
+
 class TestPages:
     def pages(self, db: LabelDatabase, query: LabelQuery, **options: Any) -> Iterator[LabelPage]:
         following: int | None = -1
@@ -608,6 +668,45 @@ class TestStale:
         assert filled.pending("photos", digest(1), asked).tolist() == new
         everything = filled.pending("photos", digest(2), asked, of=list(Source)).tolist()
         assert set(everything) > set(old + new)
+
+    @pytest.mark.parametrize(
+        "of", [(), (Source.MODEL,), (Source.MODEL, Source.IMPORT), tuple(Source)], ids=len
+    )
+    @pytest.mark.parametrize("version", [1, 2, 3])
+    def test_what_is_recalled_of_what_is_pending(
+        self, filled: LabelDatabase, version: int, of: tuple[Source, ...]
+    ) -> None:
+        """Against rows and opinions looked up one by one."""
+        announce(filled, 3)
+        filled.write(
+            "photos", predicted(range(0, 200, 10), [3] * 20, filled.model(digest(2)).number, scores=np.nan)
+        )
+        filled.merge("photos", "dog", "cat")
+        asked = np.arange(150, 230)[::-1]
+        found = filled.recall("photos", digest(version), np.concatenate([asked, asked[:5]]), of=of)
+        assert found.pending.tolist() == filled.pending("photos", digest(version), asked, of=of).tolist()
+        number = filled.model(digest(version)).number
+        pending, said = [], {}
+        for sample in sorted(asked.tolist()):
+            now, opinion = (filled.get("photos", [sample], opinions=layer) for layer in (False, True))
+            source = Source(now.sources[0]) if len(now) else None
+            row = now if source is Source.MODEL else opinion if source in of else opinion.take(slice(0))
+            heard = int(row.models[0]) if len(row) else 0
+            if source is None or (source in of and heard < number):
+                pending.append(sample)
+                said |= {sample: row} if heard else {}
+        assert found.pending.tolist() == pending
+        assert found.said.samples.tolist() == list(said)
+        for name in ("labels", "scores", "margins", "sources", "models", "times"):
+            expected = [getattr(row, name)[0] for row in said.values()]
+            np.testing.assert_array_equal(getattr(found.said, name), expected, name)
+        assert of != tuple(Source) or version < 3 or np.isnan(found.said.scores).any()
+
+    def test_nothing_is_recalled_of_nobody(self, db: LabelDatabase) -> None:
+        found = db.recall("photos", digest(1), [])
+        assert (len(found.pending), len(found.said)) == (0, 0)
+        found = db.recall("photos", digest(1), [5, 3])
+        assert (found.pending.tolist(), len(found.said)) == ([3, 5], 0)
 
     def test_a_relabelling_ends_and_doubles_nothing(self, filled: LabelDatabase) -> None:
         model, before = announce(filled, 3), len(remembered(filled)["history"])

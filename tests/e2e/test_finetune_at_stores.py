@@ -203,9 +203,13 @@ def test_shards_and_augmentation(registry: Registry, tmp_path: Path) -> None:
         recipe = Recipe(epochs=3, runs=2, batch_size=32, cut="features", variants=2, seed=3)
         tuner = Tuner(data, "plain", registry=registry, recipe=recipe, augment=augment)
         assert tuner.plan().stores == 2
-        done = tuner.fit("tuned")
+        watch = StopAt()
+        done = tuner.fit("tuned", watch=watch)
         data.close()
     assert done.accuracy[-1] == 1.0
+    assert set(watch.stores) == {address.partition("://")[2] for address in addresses}
+    assert all(sent == wanted for sent, wanted in watch.stores.values())
+    assert sum(sent for sent, _ in watch.stores.values()) == 2 * 162 + 18
     assert done.measured.bytes == (2 * 162 + 18) * 48
 
 
@@ -214,12 +218,12 @@ class _Restart(StopAt):
 
     def __init__(self, store: StoreProcess) -> None:
         super().__init__()
-        self.store = store
+        self.process = store
 
     def features(self, done: int, total: int) -> None:
         super().features(done, total)
         if len([told for told in self.told if told[0] == "features"]) == 2:
-            self.store.restart()
+            self.process.restart()
 
 
 def test_a_store_that_is_killed_and_comes_back(
@@ -242,7 +246,7 @@ def test_a_store_that_stays_away_is_told_and_the_same_call_goes_on(
         def features(self, done: int, total: int) -> None:
             StopAt.features(self, done, total)
             if len(self.told) == 1:
-                self.store.kill()
+                self.process.kill()
 
     link = Link(deadline_seconds=2.0, give_up_seconds=1.0)
     with StoreProcess({"colours": colours}, state=tmp_path / "state") as store:

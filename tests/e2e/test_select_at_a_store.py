@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -365,7 +364,7 @@ STEPS = T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
 def test_a_store_that_dies_while_it_selects_costs_a_round_and_no_epoch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Killed, and started again without its jobs: what was fed is lost, and training goes on."""
+    """Killed, and back when who selects has given up: what was fed is lost, and training goes on."""
     folder, state, model = (
         write_colours(tmp_path / "all", 50, size=SIZE),
         tmp_path / "state",
@@ -373,17 +372,18 @@ def test_a_store_that_dies_while_it_selects_costs_a_round_and_no_epoch(
     )
     with (
         StoreProcess({"colours": folder}, state=state, cores=0.5, feature_bytes=0) as store,
-        closing(hw.open(f"{store.address}/colours", link=Link(deadline_seconds=2))) as data,
-        closing(Beside("infobatch", data, STEPS, run="mine")) as beside,
+        closing(hw.open(f"{store.address}/colours")) as data,
+        closing(hw.open(f"{store.address}/colours", link=QUICK)) as impatient,
+        closing(Beside("infobatch", impatient, STEPS, run="mine")) as beside,
     ):
         loader = hw.DataLoader(data, STEPS, batch_size=25, shuffle=True, select=beside, epochs=40)
         seen = [visit(loader)]
         beside.feed(model)
         wait_until_it_works(state)
         store.kill()
-        shutil.rmtree(state / "jobs")
-        store.restart()
         assert beside.rounds[0].done.wait(60)
+        assert isinstance(beside.rounds[0].error, StoreLost)
+        store.restart()
         seen += [visit(loader), visit(loader)]
         assert [len(ids) for ids in seen] == [150, 150, 150]
         assert "a round of selection was lost, the last one stands" in caplog.text

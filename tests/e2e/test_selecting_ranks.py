@@ -50,8 +50,12 @@ def run_ranks(folder: Path, work: Path, world: int, state: str, *, epochs: int, 
     outs = [work / f"{world}-{epochs}-{rank}.json" for rank in range(world)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(world), port, str(folder), signals, state, str(out)]
-            + [str(epochs), str(steps)],
+            [
+                sys.executable,
+                "-c",
+                RANK,
+                *map(str, (rank, world, port, folder, signals, state, out, epochs, steps)),
+            ],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         for rank, out in enumerate(outs)

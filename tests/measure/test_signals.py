@@ -1,4 +1,4 @@
-"""What is known of samples: columns that grow from reports, rows that ranks exchange, a file that is checked."""
+"""What is known of samples: columns that grow from reports, rows that ranks exchange, a file of them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SIZE, CLASSES, WIDTH = 16, 4, 4
 
 @pytest.fixture(scope="module")
 def brevitas() -> None:
-    pytest.importorskip("brevitas", reason="the extra fpga, which wants an older setuptools, is not installed")
+    pytest.importorskip("brevitas", reason="the extra fpga is not installed: it wants an older setuptools")
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +175,36 @@ def test_a_graph_that_is_not_torch_to_the_bit_is_not_written(brevitas: None, tmp
     from brevitas import nn as layers
 
     torch.manual_seed(0)
-    free = nn.Sequential(nn.Flatten(), layers.QuantLinear(3 * SIZE * SIZE, 7, bias=True))  # a scale of any size
+    free = nn.Sequential(
+        nn.Flatten(), layers.QuantLinear(3 * SIZE * SIZE, 7, bias=True)
+    )  # its scale is any number
     with pytest.raises(ModelError, match=r"differs from torch by .* of 4 images of noise; .* power of two"):
         export_qonnx(free, tmp_path / "free.onnx", SIZE)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_batch_norms_of_all_kinds_are_in_the_graph(brevitas: None, tmp_path: Path, affine: bool) -> None:
+    from qonnx.core.modelwrapper import ModelWrapper
+    from qonnx.core.onnx_exec import execute_onnx
+
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(3, affine=affine, momentum=1.0)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    norm(3 * torch.randn(50, 3, SIZE, SIZE) + 2)
+    net = nn.Sequential(norm, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    export_qonnx(net, tmp_path / "norm.onnx", SIZE)
+    image = torch.randn(1, 3, SIZE, SIZE)
+    found = execute_onnx(ModelWrapper(str(tmp_path / "norm.onnx")), {"images": image.numpy()})["logits"]
+    np.testing.assert_allclose(found, net.eval()(image).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_net_that_looks_at_the_whole_batch_is_not_written(brevitas: None, tmp_path: Path) -> None:
+    norm = nn.BatchNorm2d(3, track_running_stats=False)
+    net = nn.Sequential(norm, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    with pytest.raises(ModelError, match="differs from torch by"):
+        export_qonnx(net, tmp_path / "norm.onnx", SIZE)
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from columns import seeds
 from headwater.errors import WrongUse
-from headwater.select import cosine, hamming
+from headwater.select import cosine, duplicates, hamming
 from headwater.select.duplicates import ALIKE, CAP, group_hashes, group_vectors
 
 Hashes = NDArray[np.uint64]
@@ -47,21 +47,20 @@ def compare_all(hashes: Hashes, labels: Ints) -> Ints:
     count = len(hashes)
     left, right = (side.ravel() for side in np.indices((count, count)))
     close = hamming.alike(hashes[left], hashes[right], most=ALIKE) & (labels[left] == labels[right])
-    return connect(close.reshape(count, count))
+    return lead(close.reshape(count, count))
 
 
-def connect(close: NDArray[np.bool_]) -> Ints:
-    """Numbers by the first member of what is connected; -1 for what is alone."""
-    close = close | np.eye(len(close), dtype=np.bool_)
-    firsts, before = np.arange(len(close)), np.empty(0)
-    while not np.array_equal(firsts, before):
-        before = firsts
-        firsts = np.where(close, firsts, len(close)).min(axis=1)
-    alone = np.bincount(firsts, minlength=len(close))[firsts] < 2
-    numbers = {first: number for number, first in enumerate(np.unique(firsts[~alone]).tolist())}
-    return np.array(
-        [-1 if one else numbers[first] for one, first in zip(alone, firsts.tolist(), strict=True)]
-    )
+def lead(close: NDArray[np.bool_]) -> Ints:
+    """Groups one by one: each that is in none takes those alike that are in none; -1 for what is alone."""
+    groups, number = np.full(len(close), -1), 0
+    alone = np.ones(len(close), np.bool_)
+    for place in range(len(close)):
+        mates = np.flatnonzero(close[place] & alone)
+        mates = mates[mates > place]
+        if alone[place] and len(mates):
+            groups[[place, *mates]], alone[[place, *mates]] = number, False
+            number += 1
+    return groups
 
 
 def pairs_of(groups: NDArray[np.integer]) -> set[tuple[int, int]]:
@@ -98,6 +97,24 @@ def test_views_are_not_looked_at_where_whole_pictures_are_far_from_each_other() 
     for differing, wanted in ((hamming.FAR, [0, 0]), (hamming.FAR + 1, [-1, -1])):
         hashes[1, 0] = hashes[0, 0] ^ np.uint64((1 << differing) - 1)
         assert group_hashes(hashes, labels).tolist() == wanted
+
+
+def chain(length: int) -> Hashes:
+    """Of pictures of which each is alike to those beside it, and to no others."""
+    hashes = np.repeat(draw_hashes(np.random.default_rng(9), 1), length, axis=0)
+    for number in range(length):
+        hashes[number] ^= np.uint64((1 << 9 * number) - 1)  # nine more bits of both words of all views
+    return hashes
+
+
+@pytest.mark.parametrize(("length", "wanted"), [(2, [0, 0]), (3, [0, 0, -1]), (4, [0, 0, 1, 1])])
+def test_a_chain_is_no_group(length: int, wanted: list[int]) -> None:
+    assert group_hashes(chain(length), np.zeros(length, np.int64)).tolist() == wanted
+
+
+def test_a_chain_beyond_all_rounds_leaves_the_rest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_ROUNDS", 1)
+    assert group_hashes(chain(5), np.zeros(5, np.int64)).tolist() == [0, 0, -1, -1, -1]
 
 
 def test_the_order_of_samples_changes_numbers_only() -> None:
@@ -192,7 +209,7 @@ def test_vectors_are_grouped_as_by_comparing_all(seed: int) -> None:
     angles = units @ units.T
     least = 0.95 if np.abs(angles - 0.95).min() > 1e-4 else 0.951
     close = (angles >= least) & (labels[:, None] == labels)
-    np.testing.assert_array_equal(group_vectors(vectors, labels, least=least), connect(close))
+    np.testing.assert_array_equal(group_vectors(vectors, labels, least=least), lead(close))
 
 
 def test_a_vector_without_direction_is_like_no_other() -> None:
@@ -225,7 +242,7 @@ def test_in_large_classes_vectors_that_are_alike_are_found_and_no_others(
     close = np.triu(units @ units.T >= 0.95, 1)
     found = pairs_of(group_vectors(vectors, np.zeros(len(vectors), np.int64), seed=seed))
     wanted = set(zip(*(side.tolist() for side in np.nonzero(close)), strict=True))
-    assert found <= pairs_of(connect(close | close.T))
+    assert found <= pairs_of(lead(close | close.T))
     assert len(found & wanted) >= 0.95 * len(wanted) > 250
     assert found == pairs_of(group_vectors(vectors, np.zeros(len(vectors), np.int64), seed=seed))
 

@@ -49,6 +49,7 @@ def test_rows_are_what_the_engine_makes_of_each_picture(tmp_path: Path, colours:
     order = np.concatenate([lot.places for lot in runs.lots])
     np.testing.assert_allclose(rows, expected[order], atol=2e-3, rtol=2e-3)
     assert watch.told[-1] == ("features", 180, 180)
+    assert watch.stores == {}, "no store has sent anything"
 
 
 def test_a_damaged_file_costs_its_own_row_only(tmp_path: Path) -> None:

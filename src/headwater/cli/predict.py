@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
-from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
+from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
 from headwater.errors import WrongUse
 from headwater.store.client.link import Link
 
@@ -117,12 +117,7 @@ def describe(one: Predicted) -> dict[str, Any]:
         "top": [msgspec.structs.asdict(guess) for guess in said.top] if said else [],
         "id": said and said.id,
         "key": (said and said.key) or None,
-        "error": one.error
-        and {
-            "kind": type(one.error).__name__,
-            "message": str(one.error),
-            "exit_code": one.error.exit_code,
-        },
+        "error": describe_error(one.error),
     }
 
 

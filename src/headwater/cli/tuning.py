@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
@@ -26,15 +26,16 @@ from headwater.store.server.config import name_of
 
 
 class TuningBars:
-    """Two bars on a terminal: features that have come, and epochs that the tuner has trained."""
+    """Bars on a terminal: features that have come, from each store too, and epochs that the tuner trained."""
 
     def __init__(self, runs: int, epochs: int, *, console: Console | None = None) -> None:
         """`console` is standard error unless it is given; where it is no terminal nothing is shown."""
         self._epochs = epochs
         self._progress: Progress | None = None
+        self._stores: dict[str, TaskID] = {}
         console = console or Console(stderr=True)
         if console.is_terminal:
-            text = TextColumn("{task.description}")
+            text = TextColumn("{task.description}", markup=False)
             columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._progress = Progress(*columns, TextColumn("{task.fields[news]}"), console=console)
             self._features = self._progress.add_task("features", total=None, news="")
@@ -54,6 +55,12 @@ class TuningBars:
     def features(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress.update(self._features, completed=done, total=total)
+
+    def store(self, store: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            if store not in self._stores:
+                self._stores[store] = self._progress.add_task(f"  from {store}", total=total, news="")
+            self._progress.update(self._stores[store], completed=done, total=max(total, 1))
 
     def epoch(self, run: int, epoch: int, loss: float) -> None:
         if self._progress is not None:

@@ -94,7 +94,7 @@ class Fingerprinting:
     meter: Meter = field(default_factory=Meter)
 
     def run(self, positions: Ids, ids: Ids) -> Iterator[FingerprintBatch]:
-        """The fingerprints of these samples, in order, at most `BATCH` at a time, with what failed of them."""
+        """The fingerprints of these samples, in order, at most `BATCH` at a time, with what failed."""
         ahead = 2 + max(self.crew.workers, self.crew.readers)
         return run(
             _tasks(positions, ids),

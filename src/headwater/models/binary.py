@@ -3,9 +3,9 @@
 NeSSA (HotStorage 2023) scores samples inside of a drive with such a network, a ResNet-50 by FINN. This one is
 small; Brevitas trains it in the user's own loop, and it leaves as QONNX, the format that FINN reads.
 
-All scales are powers of two, and the graph has batch norms as a product and a sum. So every sum of products is
-exact in float32, in whatever order it is made, everything else is rounded as IEEE says, and the graph gives
-the logits of torch to the bit; with free scales none of 50 images had equal logits.
+All scales are powers of two, and the graph has batch norms as a product and a sum. So every sum of products
+is exact in float32, in whatever order it is made, everything else is rounded as IEEE says, and the graph
+gives the logits of torch to the bit; with free scales none of 50 images had equal logits.
 """
 
 from __future__ import annotations
@@ -63,17 +63,16 @@ def binary_proxy(classes: int, *, width: int = 32) -> nn.Module:
 
 
 def packed_bytes(module: nn.Module) -> int:
-    """What the weights of Brevitas' layers take, each in its bits, with a byte begun being a byte for a layer.
+    """What the weights of Brevitas' layers take, each in its bits, every layer in whole bytes.
 
     Biases and the two numbers that a batch norm has for a channel count as 32 bits each.
     """
     total = 0
     for part in module.modules():
-        if hasattr(part, "quant_weight"):
-            bits = int(part.quant_weight().bit_width)
-            total += -(-part.weight.numel() * bits // 8) + _float_bytes(part.bias)
-        elif isinstance(part, nn.BatchNorm2d):
-            total += _float_bytes(part.weight) + _float_bytes(part.bias)
+        if isinstance(part, nn.BatchNorm2d):
+            total += 8 * part.num_features
+        elif hasattr(part, "quant_weight"):
+            total += _layer_bytes(part)
     return total
 
 
@@ -98,7 +97,7 @@ def export_qonnx(module: nn.Module, path: str | os.PathLike[str], size: int) -> 
 
 
 class _Block(nn.Module):
-    """Two binary convolutions, beside which the input goes on, through a third one where its shape changes."""
+    """Two binary convolutions, past which the input goes, by a third one where its shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -125,6 +124,9 @@ class _Block(nn.Module):
 
 class _Affine(nn.Module):
     """A batch norm in two operations: torch's own and ONNX Runtime's differ in the last bit of a third."""
+
+    factor: torch.Tensor
+    shift: torch.Tensor
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
@@ -251,10 +253,11 @@ def _check_equal(made: Floats, logits: Floats) -> None:
     wrong = int((differences != 0).sum())
     if wrong:
         raise ModelError(
-            f"the graph differs from torch by up to {differences.max():.2g} on {wrong} of {len(logits)} images "
-            "of noise; give every quantiser a scale that is a power of two, as binary_proxy does"
+            f"the graph differs from torch by up to {differences.max():.2g} on {wrong} of {len(logits)} "
+            "images of noise; give every quantiser a scale that is a power of two, as binary_proxy does"
         )
 
 
-def _float_bytes(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else 4 * tensor.numel()
+def _layer_bytes(layer: Any) -> int:
+    bits: int = layer.weight.numel() * int(layer.quant_weight().bit_width)
+    return -(-bits // 8) + (0 if layer.bias is None else 4 * layer.bias.numel())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from headwater.errors import ModelError, WrongUse
+from headwater.measure.timing import least_seconds
 from headwater.models.layers import Layers, probe, twin
 
 IMAGE_BYTES = 110_000
@@ -173,8 +173,8 @@ def _split_untraced(model: nn.Module, image_size: int, image_bytes: int) -> Spli
     frozen.set_submodule(name, nn.Identity())
 
     def measure() -> tuple[CutPoint, ...]:
-        before = _least_seconds(lambda: _run(frozen, images)) / len(images)
-        after = _least_seconds(lambda: _run(head, features)) / len(images)
+        before = least_seconds(lambda: _run(frozen, images)) / len(images)
+        after = least_seconds(lambda: _run(head, features)) / len(images)
         return (CutPoint(None, tuple(features.shape[1:]), before, after, image_bytes),)
 
     return Split(frozen, head, None, image_size, measure)
@@ -214,15 +214,6 @@ def _run(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         result: torch.Tensor = module(batch)
     return result
-
-
-def _least_seconds(call: Callable[[], object], times: int = 3) -> float:
-    found = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - begin)
-    return min(found)
 
 
 _HEADER = f"  {'cut after':28} {'crosses':>16} {'bytes':>11} {'frozen ms':>10} {'head ms':>9}"

@@ -25,14 +25,16 @@ class Agreement:
 def measure_agreement(logits: Floats, reference: Floats, targets: Ints) -> Agreement:
     """Compare a proxy's logits with another model's on the same samples, whose true classes are `targets`.
 
-    Samples without a finite loss by either are left out. Raises `WrongUse` for arrays that are not of the same
-    samples and classes, and if no sample is left.
+    Samples without a finite loss by either are left out. Raises `WrongUse` for arrays that are not of the
+    same samples and classes, and if no sample is left.
     """
     _check(logits, reference, targets)
     losses = score(logits, targets).loss, score(reference, targets).loss
     sound = np.isfinite(losses[0]) & np.isfinite(losses[1])
     if not sound.any():
-        raise WrongUse(f"of {len(targets)} samples none has a finite loss by both; there is nothing to compare")
+        raise WrongUse(
+            f"of {len(targets)} samples none has a finite loss by both; there is nothing to compare"
+        )
     same = logits[sound].argmax(axis=1) == reference[sound].argmax(axis=1)
     correlation = rank_correlation(losses[0][sound], losses[1][sound])
     return Agreement(float(same.mean()), correlation, int(sound.sum()))
@@ -44,7 +46,7 @@ def _check(logits: Floats, reference: Floats, targets: Ints) -> None:
             f"logits of shape {logits.shape} and {reference.shape} with targets of shape {targets.shape}; "
             "both must be (samples, classes), with a target for each sample"
         )
-    if len(targets) and not (0 <= targets.min() and targets.max() < logits.shape[1]):
+    if len(targets) and not (targets.min() >= 0 and targets.max() < logits.shape[1]):
         raise WrongUse(
             f"targets are {targets.min()} to {targets.max()}, and there are {logits.shape[1]} classes"
         )

@@ -45,6 +45,12 @@ def join_vectors(forest: Forest, vectors: Vectors, labels: Places, *, least: flo
                 _join_within(forest, vectors, places[rank], codes[rank], least=least)
 
 
+def near(left: Vectors, right: Vectors, *, least: float) -> NDArray[np.bool_]:
+    """Which rows have a cosine of at least `least`."""
+    marks: NDArray[np.bool_] = np.einsum("nw,nw->n", _units(left), _units(right)) >= least
+    return marks
+
+
 def _join_within(forest: Forest, vectors: Vectors, places: Places, codes: Codes, *, least: float) -> None:
     """Join what is alike where codes are the same; they ascend, and no more than `WHOLE` behind are seen."""
     ends = np.searchsorted(codes, codes, side="right")

@@ -1,20 +1,22 @@
 """Groups of near-duplicates: samples of one label that are alike, by their hashes or by their features.
 
-Alike is not transitive, groups are: what is alike is in one group, and so is what a chain of such pairs
-connects. IOWA (Hu et al.) uses such groups and leaves open how they are found.
+A group is a sample and those behind it that are alike to it and in no earlier group: leaders in the sense of
+Hartigan (1975). What only a chain of alike samples connects is not in one group, or a long chain would be.
+IOWA (Hu et al.) uses such groups and leaves open how they are found.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import WrongUse
-from headwater.select.cosine import Vectors, join_vectors
+from headwater.select.cosine import Vectors, join_vectors, near
 from headwater.select.forest import Forest
-from headwater.select.hamming import Hashes, join_hashes
+from headwater.select.hamming import Hashes, alike, join_hashes
 
 Ints = NDArray[np.int64]
 Groups = NDArray[np.int32]
@@ -24,6 +26,12 @@ ALIKE = 18
 COSINE = 0.95
 CAP = 32
 """Samples of a group; one that would be larger is divided."""
+_ROUNDS = 64
+"""Groups that what is connected falls into at most; what is left then is alone."""
+_BATCH = 1 << 15
+
+Alike = Callable[[Ints, Ints], NDArray[np.bool_]]
+"""Which of these pairs of places are alike."""
 
 
 def group_hashes(hashes: Hashes, labels: Ints, *, most: int = ALIKE, cap: int = CAP) -> Groups:
@@ -38,7 +46,8 @@ def group_hashes(hashes: Hashes, labels: Ints, *, most: int = ALIKE, cap: int = 
     forest = Forest(len(hashes))
     if len(hashes) > 1:
         join_hashes(forest, hashes, labels, most=most)
-    return _number(forest.firsts, cap)
+    leaders = _lead(forest.firsts, lambda left, right: alike(hashes[left], hashes[right], most=most))
+    return _number(leaders, cap)
 
 
 def group_vectors(
@@ -51,7 +60,8 @@ def group_vectors(
     forest = Forest(len(vectors))
     if len(vectors) > 1:
         join_vectors(forest, vectors, labels, least=least, seed=seed)
-    return _number(forest.firsts, cap)
+    leaders = _lead(forest.firsts, lambda left, right: near(vectors[left], vectors[right], least=least))
+    return _number(leaders, cap)
 
 
 def _check(labels: NDArray[np.integer[Any]], count: int, cap: int) -> None:
@@ -59,6 +69,26 @@ def _check(labels: NDArray[np.integer[Any]], count: int, cap: int) -> None:
         raise WrongUse(f"there are {count} samples and labels of {labels.shape}; give one for each")
     if cap < 2:
         raise WrongUse(f"cap is {cap}; a group has at least 2 samples")
+
+
+def _lead(firsts: Ints, are_alike: Alike) -> Ints:
+    """Of each sample the first that leads it, or itself; only those that are connected are looked at.
+
+    In every round the first that is left of what is connected takes all that are alike to it.
+    """
+    leaders = np.arange(len(firsts))
+    order = np.argsort(firsts, kind="stable")
+    order = order[np.bincount(firsts, minlength=len(firsts))[firsts[order]] > 1]
+    for _ in range(_ROUNDS):
+        begins = np.flatnonzero(np.diff(firsts[order], prepend=-1))
+        lead = np.repeat(order[begins], np.diff(begins, append=len(order)))
+        taken = lead == order
+        for begin in range(0, len(order), _BATCH):
+            some = slice(begin, begin + _BATCH)
+            taken[some] |= are_alike(lead[some], order[some])
+        leaders[order[taken]] = lead[taken]
+        order = order[~taken]
+    return leaders
 
 
 def _number(firsts: Ints, cap: int) -> Groups:

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headwater.data.indexcache import cache_folder
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
@@ -61,23 +63,28 @@ def relabel_here(
             features=lambda version: _features(cabinet, dataset, wish.dataset, version),
             extraction=lambda version: _extraction(dataset, registry, version, crew),
         )
-        running = Running(_record(dataset, wish, version), watch)
+        record = msgspec.structs.replace(
+            new_record(RELABEL, dataset, wish.dataset, version),
+            by=user_name(),
+            options={"opinions": wish.opinions, "over_imports": wish.over_imports},
+            total=len(dataset.index),
+        )
+        running = Running(record, watch)
         relabel(place, running)
         running.save(state=DONE, ended=now())
     return running.record
 
 
-def _record(dataset: Dataset, wish: Wish, version: ModelVersion) -> JobRecord:
+def new_record(kind: str, dataset: Dataset, name: str, version: ModelVersion) -> JobRecord:
+    """A job that begins now over local data, which is called `name`; nobody asked for it over a link."""
     return JobRecord(
         id=uuid.uuid4().hex[:16],
-        kind=RELABEL,
-        dataset=wish.dataset,
+        kind=kind,
+        dataset=name,
         version=dataset.index.version,
         model=version.digest,
-        by=user_name(),
+        by="",
         begun=now(),
-        options={"opinions": wish.opinions, "over_imports": wish.over_imports},
-        total=len(dataset.index),
     )
 
 

@@ -15,6 +15,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.engine.inference import FeatureBatch
 from headwater.store.dataset import Dataset
 from headwater.tune.features import FeatureFile, Halves
+from headwater.tune.portions import Portions
 from headwater.tune.runs import LOT, Places, Stretch
 
 _LOOK_SECONDS = 1.0
@@ -39,9 +40,13 @@ class Source(Protocol):
 
 
 class Watch(Protocol):
-    """Who wants to know how a fine-tuning gets on. `features` is told by another thread than the others."""
+    """Who wants to know how a fine-tuning gets on; `features` and `store` are told by a thread of their own.
+
+    `store` has what one store has sent in this call, and what it is to send; of replicas each may send all.
+    """
 
     def features(self, done: int, total: int) -> None: ...
+    def store(self, store: str, done: int, total: int) -> None: ...
     def epoch(self, run: int, epoch: int, loss: float) -> None: ...
     def run(self, run: int, accuracy: float | None) -> None: ...
 
@@ -50,6 +55,9 @@ class Unwatched:
     """Nobody."""
 
     def features(self, done: int, total: int) -> None:
+        return None
+
+    def store(self, store: str, done: int, total: int) -> None:
         return None
 
     def epoch(self, run: int, epoch: int, loss: float) -> None:
@@ -107,15 +115,23 @@ class Inflow:
     def _work(self) -> None:
         begun = time.perf_counter()
         try:
+            portions = Portions(self._dataset.store, self._missing())
             for stretch in self._file.lots.stretches:
-                self._fetch(stretch, max(stretch.begin, self._file.here))
+                self._fetch(stretch, max(stretch.begin, self._file.here), portions)
         except BaseException as error:
             self._error = error
         finally:
             self.seconds = time.perf_counter() - begun
             self._file.wake()
 
-    def _fetch(self, stretch: Stretch, begin: int) -> None:
+    def _missing(self) -> Iterator[Places]:
+        """Positions of what is not here yet, stretch by stretch."""
+        for stretch in self._file.lots.stretches:
+            begin = max(stretch.begin, self._file.here)
+            if begin < stretch.end:
+                yield self._dataset.positions(stretch.rest(begin))
+
+    def _fetch(self, stretch: Stretch, begin: int, portions: Portions) -> None:
         """The lots of a stretch from this one on; they are alike but for their samples."""
         if begin >= stretch.end:
             return
@@ -130,6 +146,8 @@ class Inflow:
             self._note(batch)
             self._file.put(stretch.lot(number), to_rows(ids[start : start + LOT], batch))
             self._watch.features(self._file.rows_here, self._file.rows)
+            for portion in portions:
+                self._watch.store(*portion)
 
     def _note(self, batch: FeatureBatch) -> None:
         for failed in batch.failures[: _ERRORS_KEPT - len(self.errors)]:

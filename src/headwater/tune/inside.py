@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.measure.timing import least_seconds
 from headwater.models.crossing import Crossing, Crossings
 from headwater.models.cutting import divide
 from headwater.models.model import Model
@@ -21,7 +21,6 @@ from headwater.plan.finetune import Cut
 
 MOST = 12
 """How many cuts inside are measured at most."""
-_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def shares(model: Model, cuts: Sequence[Crossing], images: NDArray[np.uint8]) ->
     seconds, fits = [], []
     for session in _sessions(model, cuts):
         given, values = values, session.run(values)  # the first run warms up
-        seconds.append(_least_seconds(partial(session.run, given)))
+        seconds.append(least_seconds(partial(session.run, given)))
         fits.append(_fits(values))
     before = np.cumsum(seconds) / sum(seconds)
     return {cut.name: float(share) for cut, share, fit in zip(cuts, before, fits, strict=False) if fit}
@@ -84,12 +83,3 @@ def _sessions(model: Model, cuts: Sequence[Crossing]) -> list[Session]:
     graphs.append(rest)
     graphs[0] = put_before(graphs[0], Affine.of(model.steps))
     return [Session(graph, tensors_of(graph, model), threads=1) for graph in graphs]
-
-
-def _least_seconds(call: Callable[[], object]) -> float:
-    found = []
-    for _ in range(_RUNS):
-        begun = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - begun)
-    return min(found)

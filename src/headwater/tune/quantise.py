@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
@@ -21,6 +22,7 @@ from headwater.store.jobs.quantise import HOLD, Kiln, quantise
 from headwater.store.jobs.record import DONE, QUANTISE, JobRecord, now
 from headwater.store.jobs.runner import Running
 from headwater.store.wire.messages import JobFacts
+from headwater.tune.here import new_record
 from headwater.tune.relabel import Access, JobAtStore, Watch, run_at
 
 
@@ -71,7 +73,10 @@ def quantise_here(
         extraction=partial(_extraction, dataset, version),
         threads=available_cores(),
     )
-    running = Running(_record(dataset, wish, version), watch)
+    record = msgspec.structs.replace(
+        new_record(QUANTISE, dataset, wish.dataset, version), options={HOLD: wish.hold}, bound=wish.bound
+    )
+    running = Running(record, watch)
     quantise(kiln, running)
     running.save(state=DONE, ended=now())
     return running.record
@@ -81,17 +86,3 @@ def _extraction(dataset: Dataset, version: ModelVersion, layers: Extractor) -> E
     chain = Chain(OWN.pipeline(version))
     crew = Crew(workers=0, readers=0)
     return Extraction(lambda: dataset.store.reader(chain, (Offload(0),)), chain, layers, crew)
-
-
-def _record(dataset: Dataset, wish: QuantiseWish, version: ModelVersion) -> JobRecord:
-    return JobRecord(
-        id=uuid.uuid4().hex[:16],
-        kind=QUANTISE,
-        dataset=wish.dataset,
-        version=dataset.index.version,
-        model=version.digest,
-        by="",
-        begun=now(),
-        options={HOLD: wish.hold},
-        bound=wish.bound,
-    )

@@ -131,6 +131,8 @@ class Connection:
         self._clients: list[flight.FlightClient | None] = [None] * _CLIENTS
         self._turn = 0
         self._pid = os.getpid()
+        self.samples = 0
+        """That it has answered for, in all."""
         self._threads = Daemons(
             _MOST_THREADS, "headwater-link", closed="this dataset was closed; open it again"
         )
@@ -155,6 +157,11 @@ class Connection:
         if isinstance(found, Exception):
             raise found
         return found
+
+    def count(self, samples: int) -> None:
+        """It has answered for so many more."""
+        with self._lock:
+            self.samples += samples
 
     def renew(self, stale: flight.FlightClient | None = None) -> None:
         """Forget the connection: the next call makes a new one. Calls under way keep the old one."""

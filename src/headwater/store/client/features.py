@@ -100,6 +100,8 @@ class FeatureReader:
         except StoreLost as error:
             position = int(wanted.positions[0])
             raise locate(error, self._store.known.name, position, "fetching features") from error
+        assert errand.answered_by is not None
+        errand.answered_by.connection.count(len(wanted.ids))
         failed = {place: error_of(text) for place, text in parcel.errors.items()}
         return Fetched(values, failed=failed, bytes_moved=parcel.bytes)
 

@@ -252,6 +252,7 @@ class RemoteReader:
         )
         parcel = self._run(errand, request, wanted)
         assert errand.answered_by is not None
+        errand.answered_by.connection.count(len(wanted.ids))
         return parcel, errand.answered_by
 
     def _run(self, errand: Errand[Parcel], request: ReadRequest, wanted: Wanted) -> Parcel:

@@ -60,21 +60,21 @@ class Selecting:
     def run(self, model: str, wish: SelectionWish, *, over: Over = lambda: False) -> Selected:
         """What a store selects with a version of a model that it holds, or is brought.
 
-        Raises `StoreLost` if all replicas were lost, `Refused`, `WrongUse` for what the store does not take,
-        other errors of its job, and `Abandoned` when it is `over`.
+        Raises `StoreLost` if all replicas were lost and did not come back in time, `Refused`, `WrongUse` for
+        what the store does not take, other errors of its job, and `Abandoned` when it is `over`.
         """
-        lost: Unreachable | None = None
-        for connection in tuple(self._order):
-            try:
-                found = self._at(connection, model, wish, over)
-            except Unreachable as error:
-                log.warning("no selection from %s: %s", connection.address.place, error)
-                self._order.append(self._order.pop(self._order.index(connection)))
-                lost = error
-            else:
-                return found
-        names = self._store.replicas.names
-        raise StoreLost(f"no selection from {names}: {lost}", store=names, dataset=self._store.known.name)
+        begun, names = time.monotonic(), self._store.replicas.names
+        while True:
+            for connection in tuple(self._order):
+                try:
+                    return self._at(connection, model, wish, over)
+                except Unreachable as error:
+                    log.warning("no selection from %s: %s", connection.address.place, error)
+                    self._order.append(self._order.pop(self._order.index(connection)))
+                    lost = error
+            if time.monotonic() - begun >= self._store.replicas.link.give_up_seconds or over():
+                name = self._store.known.name
+                raise StoreLost(f"no selection from {names}: {lost}", store=names, dataset=name) from lost
 
     def _at(self, connection: Connection, model: str, wish: SelectionWish, over: Over) -> Selected:
         moved, jobs = self._bring(connection), JobClient(connection)

@@ -23,6 +23,8 @@ from headwater.store.labels.datasets import check_name
 from headwater.store.labels.schema import class_history, classes, revisions
 from headwater.store.labels.staging import insert_texts, is_sqlite
 
+_REMEMBERED = 64
+
 
 @dataclass(frozen=True, eq=False)
 class ClassList:
@@ -111,8 +113,11 @@ class Lists:
 
     def learn(self, found: ClassList) -> None:
         """Remember a list. Of classes that had other names the database is asked anew."""
-        if not found.former:
-            self._seen[_digest(found)] = found
+        if found.former:
+            return
+        if len(self._seen) >= _REMEMBERED:
+            self._seen.clear()
+        self._seen[_digest(found)] = found
 
 
 def count(connection: sa.Connection, dataset: int) -> int:
@@ -172,12 +177,12 @@ def _change(
 
 
 def _digest_of(dataset: int) -> sa.Select[Any]:
-    """What `_digest` gives of the list, made by PostgreSQL; and how many renames there were."""
+    """What `_digest` gives of the list, as PostgreSQL makes it; and how many renames there were."""
     text = sa.func.concat_ws(
         " ", classes.c.number, sa.func.coalesce(classes.c.merged_into, -1), classes.c.name
     )
     lines = sa.func.string_agg(text, aggregate_order_by(sa.literal("\n"), classes.c.number))
-    digest = sa.func.coalesce(sa.func.md5(lines), "")
+    digest = sa.func.encode(sa.func.sha256(sa.func.convert_to(sa.func.coalesce(lines, ""), "UTF8")), "hex")
     renamed = sa.select(sa.func.count()).where(revisions.c.dataset == dataset, revisions.c.kind == "rename")
     return sa.select(digest, renamed.scalar_subquery()).where(classes.c.dataset == dataset)
 
@@ -185,7 +190,7 @@ def _digest_of(dataset: int) -> sa.Select[Any]:
 def _digest(found: ClassList) -> str:
     rows = zip(found.names, found.merged_into, strict=True)
     lines = [f"{number} {-1 if into is None else into} {name}" for number, (name, into) in enumerate(rows)]
-    return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest() if lines else ""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def rooted(column: sa.ColumnElement[int], there: ClassList) -> sa.ColumnElement[int]:

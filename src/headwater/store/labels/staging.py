@@ -89,7 +89,7 @@ def stage_rows(connection: sa.Connection, rows: LabelRows, *, now: int) -> None:
     """The rows in `incoming`; those without a time get this one."""
     times = np.where(rows.times == 0, now, rows.times)
     given = (rows.samples, rows.labels, rows.scores, rows.margins, rows.sources, rows.models, times)
-    columns = dict(zip(GIVEN, given, strict=True))
+    columns: Columns = dict(zip(GIVEN, given, strict=True))
     clear(connection, incoming)
     if is_sqlite(connection):
         _insert(connection, incoming, columns)

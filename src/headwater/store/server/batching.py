@@ -1,10 +1,10 @@
 """Who is answered together: images that come at about the same time go through a model as one batch.
 
 Three fifths of the bound are for waiting and two for the work: what a batch costs beside its layers is shared
-by few images if it is small, and who is turned away and asks again costs more than one who waits. Let in is who can
-expect to begin within the first part; a batch is as large as is measured to fit into the second. The first of
-a batch waits for others only while some are on their way, and no longer than an image takes. Who is slow to
-send keeps nobody waiting, and nobody out. No threads here, and no clock of its own.
+by few images if it is small, and who is turned away and asks again costs more than one who waits. Let in is
+who can expect to begin within the first part; a batch is as large as is measured to fit into the second. The
+first of a batch waits for others only while some are on their way, and no longer than an image takes. Who is
+slow to send keeps nobody waiting, and nobody out. No threads here, and no clock of its own.
 """
 
 from __future__ import annotations
