@@ -181,6 +181,7 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("tuner", "hw.Recipe", hw.Recipe),
         ("select", "hw.find_duplicates", hw.find_duplicates),
         ("select", "hw.Duplicates", hw.Duplicates),
+        ("select", "hw.Beside", hw.Beside),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -206,6 +207,7 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("loader", Signals),
         ("select", select.Selection),
         ("select", hw.Duplicates),
+        ("select", hw.Beside),
         ("loader", Verdict),
         ("inference", Split),
         ("inference", CutPoint),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headwater.data.image import Limits
     from headwater.engine.cache import Cache
     from headwater.loader import Auto, Batch, DataLoader
+    from headwater.loader.beside import Beside
     from headwater.loader.duplicates import Duplicates, find_duplicates
     from headwater.loader.probe import profile
     from headwater.models.split import split
@@ -28,6 +29,7 @@ __version__ = version("headwater")
 __all__ = [
     "Auto",
     "Batch",
+    "Beside",
     "Cache",
     "DataLoader",
     "Dataset",
@@ -47,6 +49,7 @@ __all__ = [
 _HOMES = {
     "Auto": "headwater.loader",
     "Batch": "headwater.loader",
+    "Beside": "headwater.loader.beside",
     "Cache": "headwater.engine.cache",
     "DataLoader": "headwater.loader",
     "Dataset": "headwater.store",
