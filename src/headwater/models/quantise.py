@@ -167,9 +167,7 @@ def divide(images: Iterable[T]) -> tuple[list[T], list[T]]:
     return calibrating, held_out
 
 
-def make_int8(
-    model: Model, images: Sequence[Pixels], *, threads: int = 1, turn: Turn = nullcontext
-) -> Model:
+def make_int8(model: Model, images: Sequence[Pixels], *, threads: int = 1, turn: Turn = nullcontext) -> Model:
     """The model with int8 layers, calibrated on all of these images, however well it does.
 
     Raises `ModelError` for layers that cannot be int8.
