@@ -25,7 +25,7 @@ from headwater.models.registry import Registry
 from measuring import Bar, Cell, Flag, Options, Report, Table, at_least, compare, interleave, main, rate_table
 from serving import CLIENT_CORE, STORE_CORE, Child, demand_two_cores, on_core, serve
 
-FLAGS = {"bound": Flag(250, "milliseconds within which an answer must come; what a store has by default")}
+FLAGS = {"bound": Flag(500, "milliseconds within which an answer must come; what a store has by default")}
 CLIENTS, CROWD = 16, 160
 LEAST_RATIO = 0.9
 QUANTILES = (50, 90, 99)

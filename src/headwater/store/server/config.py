@@ -82,7 +82,7 @@ class ServeConfig:
     feature_bytes: int = 1 << 30
     image_bytes: int = 0
     inbox_bytes: int = 1 << 34
-    predict_milliseconds: float = 250.0
+    predict_milliseconds: float = 500.0
     limits: Limits = field(default_factory=Limits)
     datasets: dict[str, DatasetConfig] = field(default_factory=dict)
 
