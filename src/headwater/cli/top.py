@@ -147,6 +147,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[float, float], tuple[str, str]]]] = {
     "headwater_samples_total": ("samples", _number),
     "headwater_features_total": ("features", _number),
     "headwater_labels_total": ("labels", _number),
+    "headwater_selected_total": ("looked at to select", _number),
     "headwater_predictions_total": ("predictions", _number),
     "headwater_predict_batches_total": ("batches of predictions", _number),
     "headwater_requests_total": ("requests", _number),
