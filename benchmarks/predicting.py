@@ -13,17 +13,19 @@ import json
 import statistics
 import threading
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from classifiers import Classifier, open_photos
+from headwater.cli.cpu import cpu_seconds, tree_cpu_seconds
 from headwater.models.presets import PRESETS
 from headwater.models.registry import Registry
 from measuring import Bar, Cell, Flag, Options, Report, Table, at_least, compare, interleave, main, rate_table
-from serving import CLIENT_CORE, STORE_CORE, Child, demand_two_cores, on_core, serve
+from serving import CLIENT_CORE, STORE_CORE, Child, Store, demand_two_cores, on_core, serve
 
 FLAGS = {"bound": Flag(500, "milliseconds within which an answer must come; what a store has by default")}
 CLIENTS, CROWD = 16, 160
@@ -57,13 +59,13 @@ class Askers(Child):
         return 1000 * float(np.percentile(self.latencies, percent))
 
 
-def start_store(folder: Path, photos: Path, stack: ExitStack, *, bound: int) -> str:
-    """`headwater serve` with the model, until the stack ends; the address of its HTTP."""
+def start_store(folder: Path, photos: Path, stack: ExitStack, *, bound: int) -> Store:
+    """`headwater serve` with the model, until the stack ends."""
     settings = folder / "store.toml"
     settings.write_text(f"predict_milliseconds = {bound}\n")
     further = ["--config", str(settings), "--http", "127.0.0.1:0", "--state", str(folder / "state")]
     with on_core(STORE_CORE):
-        return stack.enter_context(serve(photos, cores=1, further=further)).http
+        return stack.enter_context(serve(photos, cores=1, further=further))
 
 
 def start_askers(url: str, photos: Path, clients: int, *, seconds: float, stack: ExitStack) -> Askers:
@@ -74,6 +76,29 @@ def start_askers(url: str, photos: Path, clients: int, *, seconds: float, stack:
 def start_engine(common: Mapping[str, str], *, seconds: float, stack: ExitStack) -> Classifier:
     with on_core(STORE_CORE):
         return stack.enter_context(Classifier({**common, "source": "files"}, seconds=seconds))
+
+
+@dataclass
+class Bill:
+    """What a contender's measurements took: CPU of its own process, and of those that it has started."""
+
+    pid: int
+    own: float = 0.0
+    children: float = 0.0
+    images: float = 0.0
+
+    def pay(self, measure: Callable[[], float], seconds: float) -> float:
+        """Images per second, as measured."""
+        own, tree = cpu_seconds([self.pid]), tree_cpu_seconds(self.pid)
+        rate = measure()
+        spent = cpu_seconds([self.pid]) - own
+        self.own, self.images = self.own + spent, self.images + rate * seconds
+        self.children += tree_cpu_seconds(self.pid) - tree - spent
+        return rate
+
+    def row(self, name: str) -> tuple[Cell, ...]:
+        each = (1000 * part / self.images for part in (self.own, self.children, self.own + self.children))
+        return (name, *(round(part, 2) for part in each))
 
 
 class Doctor:
@@ -115,6 +140,11 @@ def latencies(named: Mapping[str, Askers]) -> Table:
     return Table(columns, tuple(rows))
 
 
+def cpu_table(bills: Mapping[str, Bill]) -> Table:
+    columns = ("CPU, ms an image", "process", "decoders apart from it", "all")
+    return Table(columns, tuple(bill.row(name) for name, bill in bills.items()))
+
+
 def bars(named: Mapping[str, Askers], bound: int) -> Sequence[Bar]:
     found = [
         Bar(
@@ -140,19 +170,26 @@ def run(folder: Path, options: Options) -> Report:
         **{"photos": str(photos.folder), "pixels": str(photos.save(folder))},
     }
     with ExitStack() as stack:
-        url = start_store(folder, photos.folder, stack, bound=bound)
-        some = start_askers(url, photos.folder, CLIENTS, seconds=seconds, stack=stack)
+        store = start_store(folder, photos.folder, stack, bound=bound)
+        some = start_askers(store.http, photos.folder, CLIENTS, seconds=seconds, stack=stack)
         some.measure()
         some.forget()
         engine = start_engine(common, seconds=seconds, stack=stack)
-        rates = interleave({"store": some.measure, "offline": engine.measure}, rounds=options.rounds)
-        crowd = start_askers(url, photos.folder, CROWD, seconds=seconds, stack=stack)
-        with Doctor(url) as doctor:
+        bills = {"store": Bill(store.pid), "offline": Bill(engine.pid)}
+        rates = interleave(
+            {
+                "store": lambda: bills["store"].pay(some.measure, seconds),
+                "offline": lambda: bills["offline"].pay(engine.measure, seconds),
+            },
+            rounds=options.rounds,
+        )
+        crowd = start_askers(store.http, photos.folder, CROWD, seconds=seconds, stack=stack)
+        with Doctor(store.http) as doctor:
             crowded = [crowd.measure() for _ in range(options.rounds)]
     named = {f"{CLIENTS} clients": some, f"{CROWD} clients": crowd}
     return Report(
         "EfficientNet-Lite0 at 224 pixels: predictions/s of a store against the offline engine, a core each",
-        (rate_table(rates, "store", "images/s"), latencies(named)),
+        (rate_table(rates, "store", "images/s"), cpu_table(bills), latencies(named)),
         (at_least(compare(rates, "store", "offline"), LEAST_RATIO), *bars(named, bound), doctor.bar()),
         (
             f"{len(photos.pixels)} photos; {seconds:g} s a measurement",
