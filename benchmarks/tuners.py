@@ -65,13 +65,14 @@ def put_trunk(*registries: Registry) -> None:
 def put_int8(photos: Path, *registries: Registry) -> None:
     """Its int8 form too, as `INT8`, calibrated on some of the photos.
 
-    Here only its cost matters: it is nobody's child, so that no head on it is compared with fp32.
+    Here only its cost matters: it is nobody's child and unmeasured, so that no head on it is compared with
+    fp32.
     """
     data = hw.open(photos, progress=False)
     pixels = pixels_of(data, data.positions()[:_CALIBRATING], lite0_steps())
     found = quantise(registries[0].get(TRUNK), pixels, bound=0.0, threads=len(os.sched_getaffinity(0)))
     for registry in registries:
-        registry.put(found.model, name=INT8, switch=True)
+        registry.put(found.model, name=INT8, switch=True, unmeasured=True)
 
 
 def state_of(folder: Path) -> tuple[Registry, tuple[str, ...]]:

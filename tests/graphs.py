@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def write_graph(
     return done
 
 
-def classifier_file(ending: str = "gemm", *, seed: int = 0) -> bytes:
+def classifier_file(ending: str = "gemm", *, seed: int = 0, int8: bool = False) -> bytes:
     """A whole classifier as an exporter writes it; `ending` says what its last layer is made of."""
     tensors = make_tensors(seed)
     weight, bias = tensors["head/weight"], tensors["head/bias"]
@@ -107,8 +108,12 @@ def classifier_file(ending: str = "gemm", *, seed: int = 0) -> bytes:
     }
     constants |= {"shape": SHAPE, "fc.bias": bias}
     constants["fc.weight"] = weight if "transB" in str(endings[ending][0]) else weight.T.copy()
+    trunk = trunk_nodes()
+    if int8:
+        trunk[2:3] = rounding_nodes()
+        constants |= {"scale": np.array(0.05, np.float32), "zero": np.array(0, np.uint8)}
     return write_graph(
-        [*trunk_nodes(), *endings[ending]],
+        [*trunk, *endings[ending]],
         constants,
         images=("images", ["n", 3, SIZE, SIZE]),
         out=("logits", ["n", len(bias)]),
@@ -122,6 +127,27 @@ def make_model(seed: int = 0, *, tensors: Tensors | None = None) -> Model:
     count = len(found["head/bias"])
     names = CLASSES if count == len(CLASSES) else tuple(str(number) for number in range(count))
     return Model(trunk, None, found, names, STEPS)
+
+
+def make_int8(seed: int = 12) -> Model:
+    """A model whose activations are rounded to 8 bits."""
+    tensors = {
+        **make_tensors(seed),
+        "trunk/scale": np.array(0.05, np.float32),
+        "trunk/zero": np.array(0, np.uint8),
+    }
+    first, relu, _, last = trunk_nodes()
+    trunk, _ = split_tensors(trunk_file(tensors, nodes=[first, relu, *rounding_nodes(), last]))
+    return replace(make_model(seed), trunk=trunk, tensors=tensors)
+
+
+def rounding_nodes() -> list[onnx.NodeProto]:
+    """What comes in the place of the pooling."""
+    return [
+        helper.make_node("QuantizeLinear", ["b", "scale", "zero"], ["b8"]),
+        helper.make_node("DequantizeLinear", ["b8", "scale", "zero"], ["b32"]),
+        helper.make_node("GlobalAveragePool", ["b32"], ["c"]),
+    ]
 
 
 def change(model: Model, **arrays: NDArray[Any]) -> Model:

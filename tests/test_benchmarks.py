@@ -79,3 +79,31 @@ def test_a_prediction_is_judged_by_the_median(
 ) -> None:
     bar = measuring.close_to_one("seconds", ratios, 0.15)
     assert (bar.holds, bar.asked) == (holds, "within 15%")
+
+
+@pytest.fixture
+def cuts(measuring: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("cuts")
+
+
+def test_cuts_take_turns_and_each_has_the_seconds_of_its_rounds(cuts: ModuleType) -> None:
+    told: list[str] = []
+    ready = [cuts.Ready(name, lambda name=name: told.append(name), lambda: None, 0.0) for name in "ab"]
+    found = cuts.race(ready, cuts.Options(None, quick=False, json=False))
+    batches = 8
+    assert told == (["a"] * batches + ["b"] * batches) * (1 + cuts.ROUNDS), "a round goes before the first"
+    assert {name: len(seconds) for name, seconds in found.items()} == {"a": cuts.ROUNDS, "b": cuts.ROUNDS}
+
+
+@pytest.mark.parametrize(("taken", "holds"), [((0.9, 1.1, 5.0), True), ((1.15, 1.3, 1.4), False)])
+def test_the_cut_of_the_plan_is_judged_by_the_spread_of_the_best(
+    cuts: ModuleType, taken: tuple[float, ...], holds: bool
+) -> None:
+    """What ships more than the image is no choice, however quick."""
+    rounds = {"images": (1.0, 1.0, 1.2), "features": taken, "large": (0.1,)}
+    sizes = {"images": 100.0, "features": 1.0, "large": 1e6}
+    found = [cuts.Found(cuts.Cut(name, 0.0, sizes[name], 0.0), rounds[name]) for name in rounds]
+    bar = cuts.holds("net", cuts.Outcome(found, "features"))
+    assert (bar.holds, bar.found.startswith("features")) == (holds, True)
+    assert "images 1000.00 ms (1000.00..1200.00)" in bar.found

@@ -202,6 +202,22 @@ def test_the_command_says_whether_int8_layers_stay_under_the_new_head(
     assert found["made"]["int8"]["accepted"] is True
 
 
+def test_int8_layers_of_which_nothing_is_known_are_tuned_and_delivered_only_unmeasured(
+    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures, state = write_colours(tmp_path / "pictures", 60, size=SIZE), tmp_path / "state"
+    registry.put(as_they_are(fitted()), name="first", switch=True)
+    quantise_here(hw.open(pictures), registry, QuantiseWish("first"))
+    registry.put(registry.get("first"), name="plain", switch=True, unmeasured=True)
+    with running_daemon({"pictures": pictures}, state=state) as daemon:
+        words = (f"{daemon.serving.address}/pictures", registry, "--sync", "--runs", 1)
+        assert run(*words) == 4
+        assert "are int8, and nobody knows of which fp32 ones" in capsys.readouterr().err
+        found = run_json(capsys, *words, "--unmeasured")
+    assert found["made"]["int8"] == {"of": None, "agreement": None}
+    assert Registry(state / "models").current("plain").digest == found["version"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

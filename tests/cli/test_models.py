@@ -310,3 +310,28 @@ def test_the_real_command(headwater: Any, birds: Path, tmp_path: Path) -> None:
     done = headwater("models", "show", "fish", "--registry", tmp_path / "other")
     assert done.returncode == 1
     assert done.stderr.startswith("headwater: no version of 'fish'")
+
+
+def test_int8_layers_are_pushed_to_be_held_or_unmeasured(
+    call: Call, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.onnx"
+    path.write_bytes(classifier_file(int8=True))
+    refused = message(call("push", path, code=4))
+    assert "the layers of 'small' " in refused
+    assert "95.0% of labels" in refused
+    assert "`headwater models quantise`, or say --unmeasured" in refused
+    assert Registry(folder).versions() == []
+    held = call("push", path, "--hold")
+    assert held["in_force"] == []
+    assert "are int8" in message(call("rollback", "small", "--to", held["digest"], code=4))
+    assert run(["models", "push", str(path), "--unmeasured"]) == 0
+    assert "in force, int8: nobody has measured whether labels stay" in capsys.readouterr().err
+    assert Registry(folder).current("small").digest == held["digest"]
+
+
+def test_back_to_int8_layers_that_nobody_measured_if_that_is_said(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "small.onnx"
+    path.write_bytes(classifier_file(int8=True))
+    held = call("push", path, "--hold")["digest"]
+    assert call("rollback", "small", "--to", held, "--unmeasured")["in_force"] == ["small"]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
-from graphs import change, make_model, make_tensors, new_head, trunk_file, trunk_nodes
+from graphs import change, make_int8, make_model, make_tensors, new_head
 from headwater.cli import run, syncing
-from headwater.models.graph import split_tensors
-from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.store.server.daemon import Daemon
@@ -81,23 +78,6 @@ def headwater(registry: Registry, castle: Castle, capsys: pytest.CaptureFixture[
         return code, json.loads(capsys.readouterr().out)
 
     return call
-
-
-def make_int8() -> Model:
-    """A model whose activations are rounded to 8 bits."""
-    tensors = {
-        **make_tensors(12),
-        "trunk/scale": np.array(0.05, np.float32),
-        "trunk/zero": np.array(0, np.uint8),
-    }
-    first, relu, _, last = trunk_nodes()
-    rounded = [
-        helper.make_node("QuantizeLinear", ["b", "scale", "zero"], ["b8"]),
-        helper.make_node("DequantizeLinear", ["b8", "scale", "zero"], ["b32"]),
-        helper.make_node("GlobalAveragePool", ["b32"], ["c"]),
-    ]
-    trunk, _ = split_tensors(trunk_file(tensors, nodes=[first, relu, *rounded, last]))
-    return replace(make_model(12), trunk=trunk, tensors=tensors)
 
 
 def put(registry: Registry, model: Any, name: str, parent: ModelVersion | None = None) -> ModelVersion:
@@ -228,7 +208,10 @@ def test_an_approximation_says_what_it_costs_and_saves(
     assert exact["deliveries"][0]["largest_error"] is None
 
 
-def test_int8_layers_from_elsewhere_are_said_to_be_unmeasured(
+MEASURED = {"by": "quantise", "agreement": 0.984, "images": 256, "bound": 0.97, "data": "5" * 32}
+
+
+def test_int8_layers_that_nobody_measured_come_into_force_nowhere_unless_that_is_said(
     headwater: Words,
     castle: Castle,
     registry: Registry,
@@ -236,20 +219,64 @@ def test_int8_layers_from_elsewhere_are_said_to_be_unmeasured(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    put(registry, make_int8(), "wrens")
+    version = registry.put(make_int8(13), name="shrikes", switch=True, unmeasured=True)
+    put(registry, make_model(14), "thrushes")
+    code, found = headwater("sync", address)
+    shrikes, thrushes = found["deliveries"]
+    assert (code, shrikes["error"]["kind"], thrushes["error"]) == (4, "ModelRefused", None)
+    for word in ("'shrikes'", version.digest[:12], "95.0%", "`headwater models quantise`", "--unmeasured"):
+        assert word in shrikes["error"]["message"]
+    assert "shrikes" not in headwater("list", "--at", address)[1]["current"]
+    code, found = headwater("sync", address, "--unmeasured", "--name", "shrikes")
+    (row,) = found["deliveries"]
+    assert (code, row["error"], set(row["int8"].values())) == (0, None, {None})
+    assert headwater("list", "--at", address)[1]["current"]["shrikes"] == version.digest
+    monkeypatch.setenv("COLUMNS", "300")
+    words = ["--registry", str(registry.folder), *castle.flags()]
+    assert run(["models", "sync", address, *words]) == 0, "what is in force there already may stay so"
+    shown = capsys.readouterr()
+    assert "in force, int8 unmeasured" in shown.out
+    assert "shrikes is int8: nobody has measured whether labels stay" in shown.err
+
+
+def test_back_to_int8_layers_that_nobody_measured_only_if_that_is_said(
+    headwater: Words, registry: Registry, address: str
+) -> None:
+    odd = registry.put(make_int8(15), name="dippers", switch=True, unmeasured=True).digest
+    headwater("sync", address, "--unmeasured", "--name", "dippers")
+    put(registry, make_model(16), "dippers")
+    headwater("sync", address, "--name", "dippers")
+    for place in (("--at", address), ()):
+        code, found = headwater("rollback", "dippers", "--to", odd, *place)
+        assert (code, found["error"]["kind"]) == (4, "ModelRefused")
+        code, found = headwater("rollback", "dippers", "--to", odd, "--unmeasured", *place)
+        assert (code, found["digest"]) == (0, odd)
+
+
+def test_of_int8_layers_from_elsewhere_it_is_said_where_they_were_measured(
+    headwater: Words,
+    castle: Castle,
+    registry: Registry,
+    address: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry.put(make_int8(), name="wrens", made=MEASURED, switch=True)
     put(registry, make_model(11), "larks")
-    _, found = headwater("sync", address)
+    code, found = headwater("sync", address)
+    said = f"98.4% of 256 images of data {'5' * 12} keep the label of fp32, bound 97.0%"
+    assert code == 0
     assert {row["model"]: row["int8"] for row in found["deliveries"]} == {
         "larks": None,
-        "wrens": "unmeasured here",
+        "wrens": {"agreement": 0.984, "images": 256, "bound": 0.97, "data": "5" * 32, "said": said},
     }
     monkeypatch.setenv("COLUMNS", "300")
     run(["models", "sync", address, "--registry", str(registry.folder), *castle.flags()])
-    larks, wrens = [
-        line for line in capsys.readouterr().out.splitlines() if "larks" in line or "wrens" in line
-    ]
-    assert "in force, int8 unmeasured here" in wrens
+    shown = capsys.readouterr()
+    larks, wrens = [line for line in shown.out.splitlines() if "larks" in line or "wrens" in line]
+    assert "in force, int8 measured elsewhere" in wrens
     assert "int8" not in larks
+    assert f"wrens is int8: {said}" in shown.err
 
 
 def test_a_model_that_is_damaged_here_keeps_no_other_from_the_stores(

@@ -41,7 +41,13 @@ def test_int8_that_keeps_the_labels_is_taken() -> None:
     assert found.correlation > 0.99
     assert found.reason.startswith("int8: int8 gives the label of fp32 for ")
     assert found.reason.endswith("of 136 images, bound 95.0%")
-    assert found.made == {"by": "quantise", "agreement": found.agreement, "correlation": found.correlation}
+    assert found.made == {
+        "by": "quantise",
+        "agreement": found.agreement,
+        "images": 136,
+        "bound": 0.95,
+        "correlation": found.correlation,
+    }
 
 
 def test_the_figures_are_those_of_the_images_held_out() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from forks import in_child
-from graphs import STEPS, are_same, change, make_model, make_tensors, new_head
+from graphs import STEPS, are_same, change, make_int8, make_model, make_tensors, new_head
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.errors import MissingExtra, ModelError, ModelNotFound, ModelRefused, WrongUse
@@ -560,3 +560,38 @@ def test_versions_that_are_dropped_are_gone_but_none_that_is_or_was_in_force(reg
     assert are_same(registry.get(loose[1].digest).tensors, new_head(model, 3).tensors)
     assert [new for _, new in registry.deltas()] == [loose[1].digest]
     assert registry.drop([]) == 0
+
+
+MEASURED = {"by": "quantise", "agreement": 0.97, "images": 256, "bound": 0.95, "data": NONE}
+
+
+def test_int8_layers_that_nobody_measured_may_be_held_and_do_not_come_into_force(
+    registry: Registry, tmp_path: Path
+) -> None:
+    sent = Sent(tmp_path, make_int8())
+    with pytest.raises(ModelRefused, match="are int8, and nothing says that"):
+        registry.put(make_int8(), name="birds", switch=True)
+    with pytest.raises(ModelRefused, match="are int8, and nothing says that"):
+        registry.receive(sent.version, sent.whole, graphs=sent.graphs, switch=True)
+    assert not registry.folder.exists(), "nothing was kept"
+    held = registry.put(make_int8(), name="birds")
+    with pytest.raises(ModelRefused, match="are int8, and nothing says that"):
+        registry.switch("birds", held.digest)
+    assert registry.names() == []
+    assert registry.put(make_int8(), name="birds", made=MEASURED, switch=True) == registry.current("birds")
+
+
+def test_they_come_into_force_unmeasured_where_that_is_said_and_stay(
+    registry: Registry, tmp_path: Path
+) -> None:
+    sent = Sent(tmp_path, make_int8())
+    first = registry.receive(sent.version, sent.whole, graphs=sent.graphs, switch=True, unmeasured=True)
+    assert registry.switch("birds", first.digest) == first, "it is in force: nothing comes into force"
+    assert registry.put(make_int8(), name="birds", switch=True) == first
+    other = registry.put(make_int8(3), name="birds", switch=True, unmeasured=True)
+    with pytest.raises(ModelRefused, match=first.digest[:12]):
+        registry.switch("birds", first.digest)
+    assert registry.rollback("birds") == first, "back at once, whatever is known of it"
+    with pytest.raises(ModelRefused, match=other.digest[:12]):
+        registry.switch("second", other.digest)
+    assert registry.switch("second", other.digest, unmeasured=True) == registry.current("second")

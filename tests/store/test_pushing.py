@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 import pytest
 
-from graphs import Tensors, change, make_model, make_tensors, new_head
+from graphs import Tensors, change, make_int8, make_model, make_tensors, new_head
 from headwater.errors import ModelRefused, Refused, Unreachable, WrongUse
 from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
 from headwater.store.client.models import models_of
-from headwater.store.pushing import Delivery, bring, push
+from headwater.store.pushing import Delivery, Terms, bring, push
 from headwater.store.server.daemon import Daemon
 from headwater.store.wire.messages import Inventory
 from seaweed import free_ports
@@ -62,6 +62,13 @@ def wide(seed: int, *, features: int = 500) -> Model:
     return make_model(tensors=make_tensors(seed, classes=20, features=features))
 
 
+def wide_int8(seed: int) -> Model:
+    """The same behind activations of 8 bits."""
+    head = make_tensors(seed, classes=2000)
+    int8 = change(make_int8(seed), head_weight=head["head/weight"], head_bias=head["head/bias"])
+    return replace(int8, classes=tuple(map(str, range(2000))))
+
+
 def put(tuner: Registry, model: Model, name: str, parent: ModelVersion | None = None) -> ModelVersion:
     return tuner.put(model, name=name, parent=parent and parent.digest, switch=True)
 
@@ -70,7 +77,7 @@ def nudged(model: Model, seed: int) -> Model:
     """All weights slightly changed."""
     rng = np.random.default_rng(seed)
     moved: Tensors = {
-        name: (array * (1 + 1e-4 * rng.normal(size=array.shape))).astype(np.float32)
+        name: (array * (1 + 1e-4 * rng.normal(size=array.shape))).astype(array.dtype)
         for name, array in model.tensors.items()
     }
     return replace(model, tensors=moved)
@@ -161,7 +168,7 @@ def test_an_approximation_that_was_asked_for_costs_a_part_of_it(stores: Stores, 
     first = put(tuner, wide(8, features=2000), "rough")
     push(tuner, stores.addresses, "rough")
     exact = put(tuner, nudged(tuner.get("rough"), 9), "rough", first)
-    (rounded,) = push(tuner, stores.addresses[:1], "rough", approximate=True)
+    (rounded,) = push(tuner, stores.addresses[:1], "rough", terms=Terms(approximate=True))
     (whole,) = push(tuner, stores.addresses[1:], "rough")
     assert rounded.kind == whole.kind == "delta"
     assert rounded.sent_bytes < 0.6 * whole.sent_bytes
@@ -175,7 +182,7 @@ def test_an_approximation_that_was_asked_for_costs_a_part_of_it(stores: Stores, 
     assert stores.registries[0].current("rough").digest == near.digest
     assert stores.registries[0].get("rough").facts == tuner.get(near.digest).facts
     assert tuner.current("rough").digest == exact.digest
-    (again,) = push(tuner, stores.addresses[:1], "rough", approximate=True)
+    (again,) = push(tuner, stores.addresses[:1], "rough", terms=Terms(approximate=True))
     assert (again.kind, again.version) == ("nothing", near.digest)
     (mended,) = push(tuner, stores.addresses[:1], "rough")
     assert (mended.kind, mended.version) == ("delta", exact.digest), "the exact one, once that is asked for"
@@ -186,10 +193,10 @@ def test_an_approximation_is_sent_only_where_it_saves(stores: Stores, tuner: Reg
     """Not to who has nothing, nor where what changed cannot be rounded."""
     base = wide(40)
     first = put(tuner, base, "smooth")
-    (whole,) = push(tuner, stores.addresses[:1], "smooth", approximate=True)
+    (whole,) = push(tuner, stores.addresses[:1], "smooth", terms=Terms(approximate=True))
     assert (whole.kind, whole.version, whole.rounding) == ("whole", first.digest, None)
     second = put(tuner, change(base, head_bias=np.ones(20, np.float32)), "smooth", first)
-    (delta,) = push(tuner, stores.addresses[:1], "smooth", approximate=True)
+    (delta,) = push(tuner, stores.addresses[:1], "smooth", terms=Terms(approximate=True))
     assert (delta.kind, delta.version, delta.rounding) == ("delta", second.digest, None)
 
 
@@ -207,7 +214,7 @@ def test_int8_steps_that_reach_the_version_itself_are_no_approximation(
     weight[moved] += np.float32(127 / 256)
     second = put(tuner, change(base, head_weight=weight), "one-step", first)
     (exact,) = push(tuner, stores.addresses[1:], "one-step")
-    (near,) = push(tuner, stores.addresses[:1], "one-step", approximate=True)
+    (near,) = push(tuner, stores.addresses[:1], "one-step", terms=Terms(approximate=True))
     assert (near.error, near.version, near.rounding) == (None, second.digest, None)
     assert near.sent_bytes < exact.sent_bytes, "the case that is meant"
     assert stores.registries[0].get("one-step").facts == tuner.get("one-step").facts
@@ -353,3 +360,40 @@ def test_a_store_that_drains_takes_nothing_and_still_tells(
         assert "the store is draining" in str(delivery.error)
         with models_of(daemon.serving.address) as models:
             assert models.inventory() == Inventory({}, [])
+
+
+MEASURED = {"by": "quantise", "agreement": 0.97, "images": 256, "bound": 0.95, "data": "5" * 32}
+
+
+def test_int8_layers_that_nobody_measured_are_refused_before_they_are_sent(
+    stores: Stores, tuner: Registry
+) -> None:
+    there = stores.registries[0]
+    old = put(tuner, make_model(50), "plovers")
+    push(tuner, stores.addresses[:1], "plovers")
+    odd = tuner.put(make_int8(51), name="plovers", switch=True, unmeasured=True)
+    (refused,) = push(tuner, stores.addresses[:1], "plovers")
+    assert isinstance(refused.error, ModelRefused)
+    assert (refused.kind, refused.sent_bytes, there.current("plovers")) == ("", 0, old)
+    (held,) = bring(tuner, stores.addresses[:1], "plovers")
+    assert (held.error, there.current("plovers"), odd.digest in there) == (None, old, True)
+    (done,) = push(tuner, stores.addresses[:1], "plovers", terms=Terms(unmeasured=True))
+    assert (done.error, done.kind, there.current("plovers")) == (None, "nothing", odd)
+    (again,) = push(tuner, stores.addresses[:1], "plovers")
+    assert (again.error, there.current("plovers")) == (None, odd), "a timer leaves it in force"
+
+
+def test_int8_layers_are_sent_exactly_because_what_is_near_them_was_not_measured(
+    stores: Stores, tuner: Registry
+) -> None:
+    first = tuner.put(wide_int8(52), name="knots", made=MEASURED, switch=True)
+    push(tuner, stores.addresses, "knots")
+    second = tuner.put(
+        nudged(tuner.get("knots"), 53), name="knots", parent=first.digest, made=MEASURED, switch=True
+    )
+    (exact,) = push(tuner, stores.addresses[:1], "knots", terms=Terms(approximate=True))
+    assert (exact.error, exact.version, exact.rounding) == (None, second.digest, None)
+    free = Terms(approximate=True, unmeasured=True)
+    (near,) = push(tuner, stores.addresses[1:], "knots", terms=free)
+    assert near.rounding is not None
+    assert stores.registries[1].current("knots").digest == near.version != second.digest

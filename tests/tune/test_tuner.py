@@ -20,7 +20,7 @@ from torch import nn
 import headwater as hw
 from exports import as_they_are, fitted
 from headwater import transforms as T
-from headwater.errors import ModelError, ModelNotFound, Unreachable, WrongUse
+from headwater.errors import ModelError, ModelNotFound, ModelRefused, Unreachable, WrongUse
 from headwater.models.path import cheapest
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
@@ -249,9 +249,9 @@ class Torn(Registry):
         super().__init__(folder)
         self.after = after
 
-    def switch(self, name: str, reference: str) -> ModelVersion:
+    def switch(self, name: str, reference: str, *, unmeasured: bool = False) -> ModelVersion:
         if self.after:
-            super().switch(name, reference)
+            super().switch(name, reference, unmeasured=unmeasured)
         raise Interrupted(name)
 
 
@@ -411,12 +411,19 @@ def test_int8_layers_whose_fp32_version_is_gone_are_not_tuned(tmp_path: Path, re
 
 
 def test_int8_layers_of_which_nothing_is_known(tmp_path: Path, registry: Registry) -> None:
-    """Who pushes int8 layers has no others: there is nothing to compare with, and that is said."""
+    """Who pushes int8 layers has no others: there is nothing to compare with, and no head without a word."""
     pictures = write_colours(tmp_path / "pictures", 60, size=SIZE)
-    registry.put(registry.get(put_int8(pictures, registry).digest), name="brought", switch=True)
-    tuner = Tuner(hw.open(pictures), "brought", registry=registry, recipe=RECIPE)
+    brought = registry.put(registry.get(put_int8(pictures, registry).digest), name="brought")
+    tuner = Tuner(hw.open(pictures), brought.digest, registry=registry, recipe=RECIPE)
     assert tuner.plan().note.endswith("agreement is not measured")
-    done = tuner.fit()
+    watch = StopAt()
+    with pytest.raises(
+        ModelRefused, match=rf"{brought.digest[:12]} are int8, .* 95.0% .* or say --unmeasured"
+    ):
+        tuner.fit(watch=watch)
+    assert (watch.told, registry.names()) == ([], ["plain"]), "before anything was trained"
+    done = tuner.fit(unmeasured=True)
+    assert registry.current("brought") == done.version
     assert (done.version.made["int8"], done.said) == ({"of": None, "agreement": None}, "")
 
 

@@ -11,12 +11,13 @@ import typer
 
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
+from headwater.cli.syncing import Unmeasured
 from headwater.cli.tuning import (
     TuningBars,
     deliver_result,
     locations,
     name_at,
-    require_delivered,
+    require_brought,
     usual_augment,
 )
 from headwater.errors import LabelError, MissingExtra, WrongUse
@@ -80,6 +81,7 @@ def finetune(
     sync: Annotated[
         bool, typer.Option("--sync", help="Bring the model to the stores; put the result in force there.")
     ] = False,
+    unmeasured: Unmeasured = False,
     token_file: TokenFile = None,
     ca: Ca = None,
     cert: Cert = None,
@@ -105,7 +107,7 @@ def finetune(
     sent: list[dict[str, Any]] = []
     if sync:
         # Only the result is put in force: to tune an older version must not bring that one back.
-        require_delivered(source, stores, model, token=token_file, link=link, in_force=False)
+        require_brought(source, stores, model, token=token_file, link=link)
     with closing(open(data[0] if len(data) == 1 else data, token=token_file, link=link)) as opened:
         chosen = _find_labels(opened, data[0], wish=labels, db=db, name=dataset)
         tuner = _make_tuner(opened, model, source, recipe, chosen)
@@ -116,10 +118,14 @@ def finetune(
 
         def deliver(version: ModelVersion) -> None:
             if sync:
-                sent.extend(deliver_result(source, stores, version, token=token_file, link=link))
+                sent.extend(
+                    deliver_result(
+                        source, stores, version, token=token_file, link=link, unmeasured=unmeasured
+                    )
+                )
 
         with TuningBars(tuner.plan().runs, recipe.epochs) as bars:
-            done = tuner.fit(name, watch=bars, deliver=deliver)
+            done = tuner.fit(name, watch=bars, deliver=deliver, unmeasured=unmeasured)
     if json:
         print_json(describe(done) | {"sync": sent})
     else:

@@ -13,11 +13,21 @@ from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.cli.pushing import read_model
 from headwater.cli.quantising import quantise
-from headwater.cli.syncing import At, check_one_place, describe, in_force_at, put_in_force, sync, take_stock
+from headwater.cli.syncing import (
+    At,
+    Unmeasured,
+    check_one_place,
+    describe,
+    in_force_at,
+    put_in_force,
+    sync,
+    take_stock,
+)
 from headwater.models.coding import are_alike, largest_change
 from headwater.models.delta import Entry, read_entries
 from headwater.models.model import Model
 from headwater.models.registry import Registry
+from headwater.models.runtime import precision_of
 from headwater.models.shelf import models_folder
 from headwater.models.trial import try_out
 from headwater.models.version import ModelVersion
@@ -103,6 +113,7 @@ def push(
         Path | None, typer.Option(help="The steps before the model, as JSON; for ONNX. Else ImageNet's.")
     ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Keep it, but do not put it in force.")] = False,
+    unmeasured: Unmeasured = False,
     registry: Folder = None,
     json: JsonFlag = False,
 ) -> None:
@@ -113,12 +124,22 @@ def push(
     before = target.find(pushed.parent or target.in_force().get(chosen, ""))
     parent = None if before is None else before.digest
     try_out(pushed.model)
-    version = target.put(pushed.model, name=chosen, parent=parent, made=pushed.made, switch=not hold)
+    version = target.put(
+        pushed.model,
+        name=chosen,
+        parent=parent,
+        made=pushed.made,
+        switch=not hold,
+        unmeasured=unmeasured,
+    )
     if json:
         print_json(_describe(version, target))
     else:
+        int8 = (
+            ", int8: nobody has measured whether labels stay" if precision_of(pushed.model) == "int8" else ""
+        )
         print(version.digest)
-        say(f"{version.name}: {format_bytes(version.nbytes)}, {'kept' if hold else 'in force'}")
+        say(f"{version.name}: {format_bytes(version.nbytes)}, {'kept' if hold else 'in force'}{int8}")
 
 
 @app.command("show")
@@ -184,6 +205,7 @@ def diff(
 def rollback(
     name: Annotated[str, typer.Argument(help="Of the model.")],
     to: Annotated[str | None, typer.Option(metavar="VERSION", help="Which one; else the one before.")] = None,
+    unmeasured: Unmeasured = False,
     registry: Folder = None,
     at: At = None,
     token_file: TokenFile = None,
@@ -196,10 +218,11 @@ def rollback(
     check_one_place(registry, at)
     if at is None:
         target = _open(registry)
-        version = target.rollback(name) if to is None else target.switch(name, to)
+        version = target.rollback(name) if to is None else target.switch(name, to, unmeasured=unmeasured)
         found = _describe(version, target)
     else:
-        found = put_in_force(at, token_file, Link(ca=ca, cert=cert, key=key), name=name, to=to)
+        link = Link(ca=ca, cert=cert, key=key)
+        found = put_in_force(at, token_file, link, name=name, to=to, unmeasured=unmeasured)
     if json:
         print_json(found)
     else:

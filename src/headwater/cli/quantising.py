@@ -14,7 +14,7 @@ from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, describe_error, print_json, print_table, say
 from headwater.errors import WrongUse
-from headwater.models.quantise import BOUND
+from headwater.models.evidence import BOUND
 from headwater.models.registry import Registry
 from headwater.models.shelf import models_folder
 from headwater.store.client.address import is_store

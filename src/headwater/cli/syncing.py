@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
 from headwater.errors import ModelError, WrongUse
+from headwater.models.evidence import find_evidence
 from headwater.models.registry import Registry
 from headwater.models.runtime import precision_of_graph
 from headwater.models.shelf import models_folder
@@ -22,15 +24,17 @@ from headwater.store.client.link import Link
 from headwater.store.wire.messages import Inventory, VersionFacts
 
 if TYPE_CHECKING:
-    from headwater.store.pushing import Delivery
+    from headwater.store.pushing import Delivery, Terms
 
 At = Annotated[
     str | None, typer.Option("--at", metavar="STORE", help="Of a store, grpc+tls://HOST:PORT, instead.")
 ]
+Unmeasured = Annotated[
+    bool,
+    typer.Option("--unmeasured", help="int8 layers, too, of which nobody has measured that labels stay."),
+]
 _SHOWN = 12
 _DEADLINE_SECONDS = 10.0
-_UNMEASURED = "unmeasured here"
-"""Of int8 layers from elsewhere: whether labels stay on its data and CPU, a store has not looked."""
 
 
 def sync(
@@ -45,6 +49,7 @@ def sync(
         bool,
         typer.Option("--approximate", help="Send weights that are near, where that takes fewer bytes."),
     ] = False,
+    unmeasured: Unmeasured = False,
     registry: Annotated[
         Path | None,
         typer.Option("--registry", metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's folder."),
@@ -56,6 +61,8 @@ def sync(
     json: JsonFlag = False,
 ) -> None:
     """Have at the stores in force what is in force here, with the fewest bytes."""
+    from headwater.store.pushing import Terms
+
     source = Registry(registry or models_folder())
     names = [name] if name is not None else source.names()
     if name is not None:
@@ -63,7 +70,8 @@ def sync(
     if not names:
         raise WrongUse(f"no model is in force in {source.folder}; push one with `headwater models push`")
     link = Link(ca=ca, cert=cert, key=key, deadline_seconds=_DEADLINE_SECONDS)
-    found = send_all(source, names, stores, token=token_file, link=link, wait=wait, approximate=approximate)
+    terms = Terms(approximate=approximate, unmeasured=unmeasured)
+    found = send_all(source, names, stores, token=token_file, link=link, wait=wait, terms=terms)
     errors = [row["error"] for row in found if row["error"]]
     if json:
         print_json({"ok": not errors, "deliveries": found})
@@ -81,7 +89,7 @@ def send_all(
     token: Path | None,
     link: Link,
     wait: float,
-    approximate: bool = False,
+    terms: Terms,
 ) -> list[dict[str, Any]]:
     """What became of each model at each store, as plain data. A store that is away is left out after that.
 
@@ -109,7 +117,7 @@ def send_all(
                     token=token,
                     link=link,
                     wait_seconds=wait,
-                    approximate=approximate,
+                    terms=terms,
                     watch=watch,
                 )
             at |= {one.store: one for one in done}
@@ -130,7 +138,7 @@ def _describe(
         "model": name,
         "version": delivery.version or wanted,
         "wanted": wanted,
-        "int8": _UNMEASURED if int8 else None,
+        "int8": _describe_int8(version) if version and int8 else None,
         "kind": delivery.kind,
         "sent_bytes": delivery.sent_bytes,
         "whole_bytes": version.nbytes if version else 0,
@@ -142,11 +150,21 @@ def _describe(
     }
 
 
+def _describe_int8(version: ModelVersion) -> dict[str, Any]:
+    """What was measured of int8 layers, and not at the store that gets them; all None if nothing was."""
+    found = find_evidence(version)
+    if found is None:
+        return dict.fromkeys(("agreement", "bound", "images", "data", "said"))
+    return {**asdict(found), "said": str(found)}
+
+
 def _print(found: Sequence[dict[str, Any]]) -> None:
     print_table(("store", "model", "version", "sent", "of", "as", ""), map(_row, found))
     for row in found:
         if row["largest_error"] is not None and not row["error"]:
             say(f"{row['store']}: {_explain(row)}")
+    for told in dict.fromkeys(_explain_int8(row) for row in found if row["int8"] and not row["error"]):
+        say(told)
     for told in dict.fromkeys(f"{row['store']}: {row['error']['message']}" for row in found if row["error"]):
         say(told)
 
@@ -158,6 +176,11 @@ def _explain(row: dict[str, Any]) -> str:
         f"{format_bytes(row['sent_bytes'])} were sent, the exact version takes "
         f"{format_bytes(row['exact_bytes'])}"
     )
+
+
+def _explain_int8(row: dict[str, Any]) -> str:
+    """Where int8 layers were measured: a store that they come to has not looked at its data and its CPU."""
+    return f"{row['model']} is int8: {row['int8']['said'] or 'nobody has measured whether labels stay'}"
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -179,7 +202,9 @@ def _force(row: dict[str, Any]) -> str:
     if row["version"] != row["wanted"] and row["largest_error"] is None:
         return "its int8 in force"
     said = "in force" if row["largest_error"] is None else "approximation in force"
-    return f"{said}, int8 {row['int8']}" if row["int8"] else said
+    if not row["int8"]:
+        return said
+    return f"{said}, int8 {'measured elsewhere' if row['int8']['said'] else 'unmeasured'}"
 
 
 def _bars(name: str, stores: Sequence[str]) -> AbstractContextManager[Bars]:
@@ -200,7 +225,9 @@ def take_stock(at: str, token: Path | None, link: Link, *, version: str = "") ->
         return models.inventory(version)
 
 
-def put_in_force(at: str, token: Path | None, link: Link, *, name: str, to: str | None) -> dict[str, Any]:
+def put_in_force(
+    at: str, token: Path | None, link: Link, *, name: str, to: str | None, unmeasured: bool
+) -> dict[str, Any]:
     """Put the version before in force at a store, or the one that `to` names.
 
     As `describe` has it, with the jobs that labelled with the version that went, and were ended.
@@ -211,7 +238,8 @@ def put_in_force(at: str, token: Path | None, link: Link, *, name: str, to: str 
         if to is None:
             done = models.rollback(name)
         else:
-            done = models.switch(name, ModelVersion.from_json(models.inventory(to).manifest).digest)
+            version = ModelVersion.from_json(models.inventory(to).manifest)
+            done = models.switch(name, version.digest, unmeasured=unmeasured)
         held = models.inventory()
     found = next(describe(facts, held) for facts in held.versions if facts.digest == done.current)
     return {**found, "stopped_jobs": done.stopped}

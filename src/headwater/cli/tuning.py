@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -23,6 +23,9 @@ from headwater.store.client.address import Address, is_store
 from headwater.store.client.remote import RemoteStore
 from headwater.store.fleet import ShardedStore
 from headwater.store.server.config import name_of
+
+if TYPE_CHECKING:
+    from headwater.store.pushing import Delivery
 
 
 class TuningBars:
@@ -96,11 +99,20 @@ def locations(data: Sequence[str]) -> list[str]:
 
 
 def deliver_result(
-    registry: Registry, stores: Sequence[str], version: ModelVersion, *, token: Path | None, link: Link
+    registry: Registry,
+    stores: Sequence[str],
+    version: ModelVersion,
+    *,
+    token: Path | None,
+    link: Link,
+    unmeasured: bool,
 ) -> list[dict[str, Any]]:
     """Have what a fine-tuning came to in force at all stores; an error says that only this is left to do."""
+    from headwater.store.pushing import Terms, push
+
     try:
-        return require_delivered(registry, stores, version.digest, token=token, link=link, in_force=True)
+        terms = Terms(unmeasured=unmeasured)
+        return _require(push(registry, stores, version.digest, token=token, link=link, terms=terms))
     except HeadwaterError as error:
         places = " ".join(stores)
         error.add_note(
@@ -111,22 +123,19 @@ def deliver_result(
         raise
 
 
-def require_delivered(
-    registry: Registry,
-    stores: Sequence[str],
-    model: str,
-    *,
-    token: Path | None,
-    link: Link,
-    in_force: bool,
-) -> list[dict[str, Any]]:
-    """Bring a version to all stores, and put it in force there or leave in force what is.
+def require_brought(
+    registry: Registry, stores: Sequence[str], model: str, *, token: Path | None, link: Link
+) -> None:
+    """Bring a version to all stores, and leave in force what is.
 
     Raises what kept it from the first store that does not have it then.
     """
-    from headwater.store.pushing import bring, push
+    from headwater.store.pushing import bring
 
-    done = (push if in_force else bring)(registry, stores, model, token=token, link=link)
+    _require(bring(registry, stores, model, token=token, link=link))
+
+
+def _require(done: Sequence[Delivery]) -> list[dict[str, Any]]:
     for delivery in done:
         if delivery.error is not None:
             raise delivery.error

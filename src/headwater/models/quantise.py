@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import ModelError, WrongUse
+from headwater.models.evidence import BOUND, QUANTISED
 from headwater.models.graph import split_tensors
 from headwater.models.model import Model
 from headwater.models.pixels import Affine
@@ -35,10 +36,6 @@ Turn = Callable[[], AbstractContextManager[None]]
 """What a stretch of work is done inside of, where others want the cores too."""
 T = TypeVar("T")
 
-BY = "quantise"
-"""What stands in `made` of a version."""
-BOUND = 0.95
-"""Of the held-out images, the share that must have the label that fp32 gives them."""
 CALIBRATING = 64
 """Images whose activations are looked at; more take longer and gave no better labels."""
 HELD_OUT = 256
@@ -70,7 +67,8 @@ class Agreement:
 class Quantised:
     """The int8 model if it was accepted, else the one that was given; `reason` says in a line why.
 
-    `agreement`, `correlation` and `speedup`, of this machine, are None if they were not measured.
+    `agreement`, of how many `images`, `correlation` and `speedup`, of this machine, are None if they were not
+    measured.
     """
 
     model: Model
@@ -79,11 +77,19 @@ class Quantised:
     correlation: float | None
     reason: str
     speedup: float | None = None
+    images: int | None = None
+    bound: float = BOUND
 
     @property
     def made(self) -> dict[str, Any]:
         """How the model came about, for the registry."""
-        return {"by": BY, "agreement": self.agreement, "correlation": self.correlation}
+        return {
+            "by": QUANTISED,
+            "agreement": self.agreement,
+            "images": self.images,
+            "bound": self.bound,
+            "correlation": self.correlation,
+        }
 
 
 def quantise(
@@ -108,7 +114,7 @@ def quantise(
     calibrating, held_out = divide(images)
     if len(held_out) < LEAST_HELD_OUT:
         few = f"{len(held_out)} images are left to compare on, at least {LEAST_HELD_OUT} are needed"
-        return Quantised(model, False, None, None, f"fp32: {few}")
+        return Quantised(model, False, None, None, f"fp32: {few}", bound=bound)
     int8 = make_int8(model, calibrating, threads=threads, turn=turn)
     found = compare(model, int8, held_out, threads=threads, turn=turn)
     accepted = found.labels >= bound
@@ -120,6 +126,8 @@ def quantise(
         found.correlation,
         f"{'int8' if accepted else 'fp32'}: {said}, bound {bound:.1%}",
         found.speedup,
+        found.images,
+        bound,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from headwater.errors import ModelNotFound, ModelRefused, WrongUse
 from headwater.models.delta import decode, encode, is_whole
+from headwater.models.evidence import require_measured
 from headwater.models.holdings import Holdings, verify_graph
 from headwater.models.model import Model
 from headwater.models.pointer import Pointers
@@ -30,6 +31,9 @@ class Registry:
 
     Where a version is asked for, its digest stands, or 8 and more digits of it, or `NAME` for the one in
     force, or `NAME@previous` for the one before. Raises `ModelNotFound` for what is not there.
+
+    int8 layers whose manifest does not say that enough labels stay come into force only as `unmeasured`;
+    without that `ModelRefused` is raised, and nothing has changed. What is in force already stays so.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, lock_seconds: float = LOCK_SECONDS) -> None:
@@ -114,6 +118,7 @@ class Registry:
         parent: str | None = None,
         made: Mapping[str, Any] | None = None,
         switch: bool = False,
+        unmeasured: bool = False,
         now: datetime | None = None,
     ) -> ModelVersion:
         """Keep a model as a version of `name`, and with `switch` put it in force in the same stroke.
@@ -134,7 +139,7 @@ class Registry:
             features=model.check(),
             time=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
         )
-        return self._keep(seal(version), model, switch=switch)
+        return self._keep(seal(version), model, switch=switch, unmeasured=unmeasured)
 
     def receive(
         self,
@@ -144,6 +149,7 @@ class Registry:
         base: str | None = None,
         graphs: Mapping[str, bytes] | None = None,
         switch: bool = False,
+        unmeasured: bool = False,
         trial: Callable[[Model], None] = lambda model: None,
     ) -> ModelVersion:
         """Keep a version that was sent: manifest, a delta to `base` or to nothing, and graphs by digest.
@@ -161,19 +167,23 @@ class Registry:
         if features != version.features:
             raise ModelRefused(f"the manifest says {version.features} features, the trunk gives {features}")
         trial(model)
-        return self._keep(version, model, switch=switch)
+        return self._keep(version, model, switch=switch, unmeasured=unmeasured)
 
-    def switch(self, name: str, reference: str) -> ModelVersion:
+    def switch(self, name: str, reference: str, *, unmeasured: bool = False) -> ModelVersion:
         """Put a version in force; it is verified first."""
         _check_name(name)
         with self._shelf.writing():
             version = self.version(reference)
-            self._holdings.assemble(version)
+            model = self._holdings.assemble(version)
+            self._admit(name, version, model, unmeasured=unmeasured)
             self._pointers.move(name, version.digest)
         return version
 
     def rollback(self, name: str) -> ModelVersion:
-        """Put the version in force that was before, as if the last switch had not been; verified first."""
+        """Put the version in force that was before, as if the last switch had not been; verified first.
+
+        What was in force was measured, or was to be so unmeasured: that is not asked again.
+        """
         with self._shelf.writing():
             version = self.version(self._pointers.previous(name))
             self._holdings.assemble(version)
@@ -240,8 +250,10 @@ class Registry:
                     found[old, new] = self._shelf.path("deltas", name).stat().st_size
         return found
 
-    def _keep(self, version: ModelVersion, model: Model, *, switch: bool) -> ModelVersion:
+    def _keep(self, version: ModelVersion, model: Model, *, switch: bool, unmeasured: bool) -> ModelVersion:
         version.check()
+        if switch:
+            self._admit(version.name, version, model, unmeasured=unmeasured)
         with self._shelf.writing():
             known = self._holdings.load_sound(version.digest)
             if known is None:
@@ -249,6 +261,11 @@ class Registry:
             if switch:
                 self._pointers.move(version.name, version.digest)
         return known or version
+
+    def _admit(self, name: str, version: ModelVersion, model: Model, *, unmeasured: bool) -> None:
+        """Raise `ModelRefused` for what may not come into force."""
+        if not unmeasured and self.in_force().get(name) != version.digest:
+            require_measured(version, model.trunk)
 
     def _complete(self, start: str) -> str:
         found = [digest for digest in self._holdings.digests() if digest.startswith(start)]

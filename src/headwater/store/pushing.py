@@ -14,9 +14,10 @@ from functools import partial
 
 from headwater.engine.together import all_at_once
 from headwater.errors import HeadwaterError, ModelNotFound, ModelRefused, Unreachable, WrongUse
+from headwater.models.evidence import QUANTISED, require_measured
 from headwater.models.path import Path, cheapest, find_approximation
-from headwater.models.quantise import BY as QUANTISED
 from headwater.models.registry import Registry
+from headwater.models.runtime import precision_of_graph
 from headwater.models.version import ModelVersion
 from headwater.store.client.connection import Connection
 from headwater.store.client.link import Link
@@ -28,6 +29,21 @@ Watch = Callable[[str, int, int], None]
 
 _REST_SECONDS = 1.0
 _NOTHING = Inventory({}, [])
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What may come into force at a store beside exact and measured versions.
+
+    `approximate`: where a store holds another version, one that is near, if that takes fewer bytes.
+    `unmeasured`: int8 layers whose manifest does not say that enough labels stay.
+    """
+
+    approximate: bool = False
+    unmeasured: bool = False
+
+
+STRICT = Terms()
 
 
 @dataclass(frozen=True)
@@ -71,18 +87,17 @@ def push(
     token: str | os.PathLike[str] | None = None,
     link: Link | None = None,
     wait_seconds: float = 0.0,
-    approximate: bool = False,
+    terms: Terms = STRICT,
     watch: Watch = lambda store, have, total: None,
 ) -> list[Delivery]:
     """Have a version of the registry in force at each store, as `name` or under its own; what became of each.
 
     All stores at once, each in a thread. One that does not answer is tried again for `wait_seconds`. What
-    fails at one store is in its `Delivery`, and keeps nothing from the others. With `approximate` a store
-    that holds another version gets one that is near this one, where that takes fewer bytes. A store that has
-    made int8 layers of this very version, and has them in force, keeps them.
+    fails at one store is in its `Delivery`, and keeps nothing from the others. `terms` say what may come into
+    force besides. A store that has made int8 layers of this very version, and has them in force, keeps them.
     """
     version = registry.version(reference)
-    errand = _Errand(registry, version, name or version.name, token, link or Link(), approximate=approximate)
+    errand = _Errand(registry, version, name or version.name, token, link or Link(), terms)
     return errand.deliver_all(stores, time.monotonic() + wait_seconds, watch)
 
 
@@ -118,7 +133,7 @@ class _Errand:
     name: str | None
     token: str | os.PathLike[str] | None
     link: Link
-    approximate: bool = False
+    terms: Terms = STRICT
     planning: threading.Lock = field(default_factory=threading.Lock)
 
     def deliver_all(self, stores: Sequence[str], until: float, watch: Watch) -> list[Delivery]:
@@ -152,13 +167,29 @@ class _Errand:
         int8 = _find_int8(there, self.name or "", found.digest)
         return found if int8 is None else replace(found, digest=int8)
 
+    def check(self, there: Inventory) -> None:
+        """Raise `ModelRefused` for what the store would refuse to put in force, before anything is sent."""
+        if self.name is None or self.terms.unmeasured:
+            return
+        if self.version.digest not in there.current.get(self.name, [])[:1]:
+            require_measured(self.version, self._trunk)
+
+    @property
+    def _trunk(self) -> bytes:
+        return self.registry.graph(self.version.graphs["trunk"])
+
+    @property
+    def _may_round(self) -> bool:
+        """What is near int8 layers is another model, which nobody has measured."""
+        return self.terms.approximate and (self.terms.unmeasured or precision_of_graph(self._trunk) != "int8")
+
     def _find_way(self, there: Inventory) -> _Plan:
         """One thread at a time: the next finds the delta that the first has made."""
         held = {facts.digest for facts in there.versions}
         graphs = {graph for facts in there.versions for graph in facts.graphs}
         with self.planning:
             exact = cheapest(self.registry, held, self.version.digest, graphs=graphs)
-            if self.approximate and exact.parts:
+            if exact.parts and self._may_round:
                 near = find_approximation(self.registry, held, self.version.digest)
                 path = cheapest(self.registry, held, near.digest, graphs=graphs)
                 if path.nbytes < exact.nbytes:
@@ -208,6 +239,7 @@ class _Trip:
         """What went wrong, if anything did."""
         try:
             there = self.models.inventory()
+            self.errand.check(there)
             try:
                 self._bring(there)
             except (ModelRefused, ModelNotFound):
@@ -222,14 +254,15 @@ class _Trip:
         self.plan = self.errand.plan(there)
         name, digest, path = self.errand.name, self.plan.digest, self.plan.path
         assert path is not None
+        unmeasured = self.errand.terms.unmeasured
         before, switched = 0, False
         for part in path.parts:
             switched = part.version.digest == digest and part.version.name == name
             tell = partial(self._tell, before, part.nbytes, path.nbytes)
-            self.models.send(part, switch=switched, watch=tell)
+            self.models.send(part, switch=switched, unmeasured=unmeasured, watch=tell)
             before += part.nbytes
         if name is not None and not switched:
-            self.models.switch(name, digest)
+            self.models.switch(name, digest, unmeasured=unmeasured)
         self.watch(self.store, path.nbytes, path.nbytes)
 
     def _tell(self, before: int, size: int, total: int, have: int, whole: int) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.errors import ModelNotFound
+from headwater.errors import ModelNotFound, ModelRefused
+from headwater.models.evidence import BOUND, QUANTISED, UNDER_A_HEAD, read_share
 from headwater.models.model import Model
-from headwater.models.quantise import BOUND, BY, HELD_OUT, LEAST_HELD_OUT
+from headwater.models.quantise import HELD_OUT, LEAST_HELD_OUT
 from headwater.models.registry import Registry
 from headwater.models.runtime import precision_of
 from headwater.models.version import ModelVersion
 
-KEY = "int8"
-"""What it is called in `made`."""
 _INSTEAD = "instead_of"
 _SHOWN = 12
 
@@ -32,6 +31,15 @@ class Int8Layers:
     version: ModelVersion
     origin: ModelVersion | None
     bound: float
+
+    def require_origin(self) -> None:
+        """Raise `ModelRefused` where it could not be measured whether labels stay under a new head."""
+        if self.origin is None:
+            raise ModelRefused(
+                f"the layers of {self.version.name!r} {self.version.digest[:_SHOWN]} are int8, and nobody "
+                f"knows of which fp32 ones: that {self.bound:.1%} of labels stay under a new head cannot be "
+                "measured; tune its fp32 version, or one of `headwater models quantise`, or say --unmeasured"
+            )
 
     def say(self) -> str:
         """A line for whoever puts a new head on them."""
@@ -95,10 +103,10 @@ def find_int8(registry: Registry, version: ModelVersion, model: Model) -> Int8La
     if precision_of(model) != "int8":
         return None
     before, made = _before(version), version.made
-    digest = before.get("of") or (version.parent if made.get("by") == BY else None)
+    digest = before.get("of") or (version.parent if made.get("by") == QUANTISED else None)
     if not isinstance(digest, str):
         return Int8Layers(version, None, BOUND)
-    bound = _share(before.get("bound", made.get("bound")))
+    bound = read_share(before.get("bound", made.get("bound")))
     return Int8Layers(version, _find_origin(registry, version, digest), BOUND if bound is None else bound)
 
 
@@ -120,7 +128,7 @@ def _find_origin(registry: Registry, version: ModelVersion, digest: str) -> Mode
 
 def _before(version: ModelVersion) -> dict[str, Any]:
     """What an earlier fine-tuning has found; a manifest may come from anywhere."""
-    found = version.made.get(KEY)
+    found = version.made.get(UNDER_A_HEAD)
     return found if isinstance(found, dict) else {}
 
 
@@ -131,7 +139,3 @@ def _facts(verdict: Verdict) -> dict[str, Any]:
         "bound": verdict.bound,
         "accepted": verdict.accepted,
     }
-
-
-def _share(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None

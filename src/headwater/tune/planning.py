@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from headwater.data.pipeline import Pipeline
 from headwater.engine.crew import available_cores
-from headwater.errors import ModelError, WrongUse
+from headwater.errors import ModelError, StoreLost, WrongUse
 from headwater.models.crossing import Crossing
 from headwater.plan.finetune import Convergence, Cut, FinetunePlan, Rates, Work, make_plan
 from headwater.plan.finetune.choice import Wish
@@ -17,12 +17,16 @@ from headwater.store.client.remote import RemoteStore
 from headwater.store.dataset import Dataset
 from headwater.store.fleet import ShardedStore
 from headwater.store.gathering import check_age
+from headwater.tune.finalists import run_finalists
 from headwater.tune.inflow import Source
 from headwater.tune.inside import Pace, shares, worthwhile
 from headwater.tune.measuring import seconds_per_image
 from headwater.tune.recipe import Recipe
 from headwater.tune.runs import LOT, count_held
 from headwater.tune.sources import Here, Sources
+
+_SWING = 0.1
+"""By how much two measurements of one link may differ."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,12 @@ def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe
     """Both ends and what lies between, unless one end was asked for, or the stores cannot run the layers."""
     stores, _ = count_stores(dataset.store)
     cuts: list[Cut] = []
-    link, note, here = math.inf, "", None
+    links, note, here = _Links(), "", None
     if recipe.cut != FEATURES:
+        alone = _ask_one(sources, steps)
         here = sources.here()
         _time(here, dataset, steps)
-        link = _link(dataset, stores)
+        links = _Links.of(alone, _rate_of(dataset.store), stores)
         cuts.append(Cut(IMAGES, 0.0, float(dataset.sizes.mean()), here.seconds))
     if recipe.cut != IMAGES:
         try:
@@ -110,7 +115,11 @@ def _measure(dataset: Dataset, sources: Sources, steps: Pipeline, recipe: Recipe
             if recipe.cut is not None:
                 raise
             note = f"no features from the stores: {error}"
-    rates = Rates(store_cores=1.0, store_link=link, tuner_cores=available_cores())
+    rates = Rates(
+        store_cores=1.0, store_link=links.store, tuner_link=links.tuner, tuner_cores=available_cores()
+    )
+    if recipe.cut is None:
+        cuts = run_finalists(cuts, dataset, sources, steps=steps, rates=rates, stores=stores)
     return _Measured(cuts, rates, note)
 
 
@@ -149,9 +158,45 @@ def _time(source: Source, dataset: Dataset, steps: Pipeline) -> float:
         source.close()
 
 
-def _link(dataset: Dataset, stores: int) -> float:
-    """Bytes per second from one store, as files have come so far."""
-    parts = dataset.store.stores if isinstance(dataset.store, ShardedStore) else (dataset.store,)
+@dataclass(frozen=True)
+class _Links:
+    """Bytes per second from one store, and what the tuner takes in from all of them."""
+
+    store: float = math.inf
+    tuner: float = math.inf
+
+    @classmethod
+    def of(cls, alone: float | None, together: float, stores: int) -> _Links:
+        """From what one store gives alone, where that was measured, and all of them at once.
+
+        A store that gives alone about as much as all do together fills the tuner's link.
+        """
+        least = together / stores
+        if alone is None:
+            return cls(least, together)
+        return cls(together if alone >= (1 - _SWING) * together else max(alone, least), together)
+
+
+def _ask_one(sources: Sources, steps: Pipeline) -> float | None:
+    """Bytes per second from the first of several replicas alone; None if it is away, or there is no choice.
+
+    Before all are asked: what a store has read it may have in memory, and one that looks too quick would
+    leave the others out.
+    """
+    stores, free = count_stores(sources.dataset.store)
+    if stores == 1 or not free:
+        return None
+    one = sources.among(1)
+    try:
+        _time(one.here(), one.dataset, steps)
+    except StoreLost:
+        return None
+    return _rate_of(one.dataset.store)
+
+
+def _rate_of(store: Store) -> float:
+    """Bytes per second from all of a store's parts, as files have come so far."""
+    parts = store.stores if isinstance(store, ShardedStore) else (store,)
     traffic = [part.traffic.read() for part in parts if isinstance(part, RemoteStore)]
     rates = [size / seconds for size, seconds in traffic if size and seconds > 0]
-    return sum(rates) / stores if rates else math.inf
+    return sum(rates) if rates else math.inf

@@ -11,7 +11,7 @@ import msgspec
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
 from headwater.engine.inference import Extraction, Extractor
-from headwater.models.quantise import BOUND
+from headwater.models.evidence import BOUND
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -194,6 +194,11 @@ class Sources:
     version: ModelVersion
     model: Model
     seed: int
+
+    def among(self, stores: int) -> Sources:
+        """The same with so many of the replicas."""
+        few = _some(self.dataset.store, stores)
+        return replace(self, dataset=Dataset(few, self.dataset.positions()))
 
     def here(self) -> Here:
         return Here(self.dataset, self.model, seed=self.seed)

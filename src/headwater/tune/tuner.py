@@ -20,6 +20,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.data.translate import as_pipeline
 from headwater.errors import WrongUse
+from headwater.models.evidence import UNDER_A_HEAD
 from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
@@ -31,7 +32,6 @@ from headwater.tune.describing import describe_head, describe_optimiser
 from headwater.tune.features import FeatureFile
 from headwater.tune.head import Head, Optimiser, Scaling, check_custom
 from headwater.tune.inflow import Inflow, Source, Steps, Unwatched, Watch
-from headwater.tune.int8 import KEY as INT8
 from headwater.tune.int8 import Int8Layers, Verdict, find_int8, tuned_from, unjudged
 from headwater.tune.labels import Labelled, own_labels
 from headwater.tune.measuring import seconds_per_row
@@ -118,27 +118,37 @@ class Tuner:
         return self._plan
 
     def fit(
-        self, name: str | None = None, *, watch: Watch | None = None, deliver: Deliver | None = None
+        self,
+        name: str | None = None,
+        *,
+        watch: Watch | None = None,
+        deliver: Deliver | None = None,
+        unmeasured: bool = False,
     ) -> Finetuned:
         """Train, and put the result in force in the registry as `name`, or under the model's own.
 
         `watch` is told of features, epochs and runs as they come. `deliver` is called with the version that
-        is in force then; if it raises, the same call only delivers.
+        is in force then; if it raises, the same call only delivers. Raises `ModelRefused` for int8 layers of
+        which no fp32 version is known to compare with, unless the result may come into force `unmeasured`.
         """
+        if self._int8 is not None and not unmeasured:
+            self._int8.require_origin()
         called, unended = name or self.version.name, self._find_unended()
         if unended is not None:
             with working(unended) as place:
                 done = self._recall(place, called)
                 if done is not None:
-                    return self._conclude(place, done, deliver)
+                    return self._conclude(place, done, deliver, unmeasured=unmeasured)
         with working(self.key) as place:
             done = self._recall(place, called) or self._make(place, called, watch or Unwatched())
-            return self._conclude(place, done, deliver)
+            return self._conclude(place, done, deliver, unmeasured=unmeasured)
 
-    def _conclude(self, place: Workplace, done: Finetuned, deliver: Deliver | None) -> Finetuned:
+    def _conclude(
+        self, place: Workplace, done: Finetuned, deliver: Deliver | None, *, unmeasured: bool
+    ) -> Finetuned:
         """In this order: ended in between, the same call finds that only the rest of it is left."""
         place.keep_outcome(done)
-        self.registry.switch(done.version.name, done.version.digest)
+        self.registry.switch(done.version.name, done.version.digest, unmeasured=unmeasured)
         place.drop_features()
         if deliver is not None:
             deliver(done.version)
@@ -329,7 +339,7 @@ class Tuner:
     def _describe_int8(self, verdict: Verdict | None) -> dict[str, Any]:
         if self._int8 is None:
             return {}
-        return {INT8: unjudged() if verdict is None else verdict.describe(self._int8)}
+        return {UNDER_A_HEAD: unjudged() if verdict is None else verdict.describe(self._int8)}
 
 
 def _find_steps(version: ModelVersion, augment: Any, recipe: Recipe) -> Steps:

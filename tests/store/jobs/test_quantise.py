@@ -64,6 +64,7 @@ def test_int8_is_kept_as_a_child_and_put_in_force(data: hw.Dataset, registry: Re
         "by": "quantise",
         "agreement": done.figures["agreement"],
         "correlation": done.figures["correlation"],
+        "images": 116,
         "bound": 0.95,
         "data": data.version,
     }

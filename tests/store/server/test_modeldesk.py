@@ -14,7 +14,7 @@ import pytest
 import xxhash
 from onnx import helper
 
-from graphs import change, make_model, make_tensors, new_head, trunk_file, trunk_nodes
+from graphs import change, make_int8, make_model, make_tensors, new_head, trunk_file, trunk_nodes
 from headwater import transforms as T
 from headwater.engine.budget import Busy
 from headwater.errors import ModelError, ModelNotFound, ModelRefused, WrongUse
@@ -67,12 +67,13 @@ class Store:
         offer = msgspec.structs.replace(offer, **other)
         return self.ask("model_offer", offer, Arrived), offer, body
 
-    def send(self, part: Part, *, switch: bool = False, step: int = 400) -> InForce:
+    def send(self, part: Part, *, switch: bool = False, unmeasured: bool = False, step: int = 400) -> InForce:
         arrived, offer, body = self.offer(part)
         while arrived.have < len(body):
             data = body[arrived.have : arrived.have + step]
             arrived = self.ask("model_part", a_part(part.version.digest, offer, arrived.have, data), Arrived)
-        found: InForce = self.ask("model_take", ModelTake(part.version.digest, offer.digest, switch), InForce)
+        take = ModelTake(part.version.digest, offer.digest, switch, unmeasured)
+        found: InForce = self.ask("model_take", take, InForce)
         return found
 
     def inventory(self, version: str = "") -> Inventory:
@@ -496,3 +497,36 @@ def test_a_new_head_of_more_classes_is_another_version(store: Store, tuner: Regi
     assert store.send(part, switch=True).current == grown.digest
     assert len(store.state.registry.get(NAME).classes) == 7
     assert new_head(make_model(), 1).facts["trunk/conv.weight"] == NEW.tensors["trunk/conv.weight"]
+
+
+MEASURED = {"by": "quantise", "agreement": 0.97, "images": 256, "bound": 0.95, "data": "5" * 32}
+
+
+def test_int8_layers_that_nobody_measured_do_not_come_into_force_whoever_asks(store: Store) -> None:
+    """The store itself refuses: a client may be another's, or older than the rule."""
+    part = shipped(make_int8())
+    digest = part.version.digest
+    with pytest.raises(
+        ModelRefused, match=rf"{digest[:12]} are int8, .* `headwater models quantise`, or say"
+    ):
+        store.send(part, switch=True)
+    assert store.inventory() == Inventory({}, [])
+    assert store.send(part).current == "", "it may be held"
+    with pytest.raises(ModelRefused, match=r"are int8, and nothing says that 95.0% of labels stay"):
+        store.send(part, switch=True)
+    with pytest.raises(ModelRefused, match=r"are int8, and nothing says that 95.0% of labels stay"):
+        store.ask("model_switch", ModelSwitch(NAME, digest), InForce)
+    assert store.inventory().current == {}
+    assert store.counted("headwater_model_switches_total") == 0
+    found = store.ask("model_switch", ModelSwitch(NAME, digest, unmeasured=True), InForce)
+    assert found == InForce(NAME, digest, [])
+
+
+def test_int8_layers_come_into_force_where_that_is_said_or_their_manifest_tells_of_a_measure(
+    store: Store,
+) -> None:
+    odd, measured = shipped(make_int8()), shipped(make_int8(), made=MEASURED)
+    assert store.send(odd, switch=True, unmeasured=True).current == odd.version.digest
+    assert store.send(measured, switch=True).current == measured.version.digest
+    back = store.ask("model_rollback", ModelRollback(NAME, measured.version.digest), InForce)
+    assert back.current == odd.version.digest, "back at once"

@@ -13,8 +13,8 @@ from visitors import BODIES, BODY, MODEL
 TOLD: dict[str, dict[str, Fact]] = {
     "release": {"ids": "all"},
     "model_offer": {"model": NAME, "version": MODEL.digest, "base": None, "bytes": 1},
-    "model_take": {"version": MODEL.digest, "switch": False},
-    "model_switch": {"model": NAME, "version": MODEL.digest},
+    "model_take": {"version": MODEL.digest, "switch": False, "unmeasured": False},
+    "model_switch": {"model": NAME, "version": MODEL.digest, "unmeasured": False},
     "model_rollback": {"model": NAME, "version": BODY},
 }
 

@@ -63,15 +63,22 @@ class StoreModels:
         query = messages.encode(ModelQuery(version))
         return act(self._connection, "models", query, read=lambda answer: _read(Inventory, answer))
 
-    def send(self, part: Part, *, switch: bool = False, watch: Watch = lambda have, total: None) -> InForce:
-        """Bring a version there and have it verified, and with `switch` put in force.
+    def send(
+        self,
+        part: Part,
+        *,
+        switch: bool = False,
+        unmeasured: bool = False,
+        watch: Watch = lambda have, total: None,
+    ) -> InForce:
+        """Bring a version there and have it verified, and with `switch` put in force, also `unmeasured`.
 
         An upload that was interrupted goes on where it stopped. Raises `ModelRefused` for what the store does
         not take, `ModelNotFound` if it lacks what the delta starts from, `StoreLost`, `Refused`.
         """
         body = messages.encode(Shipment(dict(part.graphs), part.delta))
         offer = ModelOffer(_manifest(part.version), len(body), digest_of(body), part.base)
-        take = ModelTake(part.version.digest, offer.digest, switch)
+        take = ModelTake(part.version.digest, offer.digest, switch, unmeasured)
         lost: ModelNotFound | None = None
         for _ in range(_MOST_STARTS):
             arrived = self._ask("model_offer", offer, Arrived)
@@ -83,9 +90,12 @@ class StoreModels:
         assert lost is not None
         raise lost
 
-    def switch(self, name: str, version: str) -> InForce:
-        """Put a version in force that the store holds."""
-        return self._ask("model_switch", ModelSwitch(name, version), InForce)
+    def switch(self, name: str, version: str, *, unmeasured: bool = False) -> InForce:
+        """Put a version in force that the store holds; int8 layers that nobody measured only as `unmeasured`.
+
+        Raises `ModelRefused`.
+        """
+        return self._ask("model_switch", ModelSwitch(name, version, unmeasured), InForce)
 
     def rollback(self, name: str) -> InForce:
         """Put the version in force that was before.

@@ -105,7 +105,7 @@ def _keep(registry: Registry, version: ModelVersion, found: Quantised, record: J
         found.model,
         name=version.name,
         parent=version.digest,
-        made={**found.made, "bound": record.bound, "data": record.version},
+        made={**found.made, "data": record.version},
         switch=in_force and not record.options.get(HOLD, False),
     )
     return kept.digest

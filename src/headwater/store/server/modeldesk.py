@@ -154,14 +154,15 @@ class ModelDesk:
         with self._turn():
             upload = self.uploads.find(caller.name, take.version, take.digest)
             if upload is not None:
-                self._unpack(upload, switch=take.switch)
+                self._unpack(upload, switch=take.switch, unmeasured=take.unmeasured)
             elif not self._holds(take.version):
                 raise _not_offered(take.version)
             elif take.switch:
-                return self._put_in_force(self.registry.version(take.version).name, take.version)
+                name = self.registry.version(take.version).name
+                return self._put_in_force(name, take.version, unmeasured=take.unmeasured)
             return self._in_force(self.registry.version(take.version).name)
 
-    def _unpack(self, upload: Upload, *, switch: bool) -> None:
+    def _unpack(self, upload: Upload, *, switch: bool, unmeasured: bool) -> None:
         """Make a version of what was sent. What is refused is forgotten; what found no room may try again."""
         body = self.uploads.read(upload)
         try:
@@ -175,6 +176,7 @@ class ModelDesk:
                 base=upload.base,
                 graphs=shipment.graphs,
                 switch=switch,
+                unmeasured=unmeasured,
                 trial=try_out,
             )
         except (ModelRefused, ModelNotFound):
@@ -185,7 +187,7 @@ class ModelDesk:
 
     def _switch(self, asked: ModelSwitch, caller: Caller) -> InForce:
         with self._turn():
-            return self._put_in_force(asked.name, asked.version)
+            return self._put_in_force(asked.name, asked.version, unmeasured=asked.unmeasured)
 
     def _roll_back(self, asked: ModelRollback, caller: Caller) -> InForce:
         with self._turn():
@@ -201,10 +203,10 @@ class ModelDesk:
             gone = done or (found.current and asked.current not in found.before)
             return self._stopping(found, asked.current if gone else "")
 
-    def _put_in_force(self, name: str, version: str) -> InForce:
+    def _put_in_force(self, name: str, version: str, *, unmeasured: bool) -> InForce:
         """Who puts in force what was so before goes back from what is now."""
         before = self._in_force(name)
-        self.registry.switch(name, version)
+        self.registry.switch(name, version, unmeasured=unmeasured)
         self._count_switch(name, before.current)
         return self._stopping(self._in_force(name), before.current if version in before.before else "")
 

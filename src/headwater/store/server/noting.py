@@ -48,11 +48,11 @@ def _offer(offer: ModelOffer) -> dict[str, Fact]:
 
 
 def _take(take: ModelTake) -> dict[str, Fact]:
-    return {"version": take.version, "switch": take.switch}
+    return {"version": take.version, "switch": take.switch, "unmeasured": take.unmeasured}
 
 
 def _switch(asked: ModelSwitch) -> dict[str, Fact]:
-    return {"model": asked.name, "version": asked.version}
+    return {"model": asked.name, "version": asked.version, "unmeasured": asked.unmeasured}
 
 
 def _roll_back(asked: ModelRollback) -> dict[str, Fact]:

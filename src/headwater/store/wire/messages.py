@@ -284,18 +284,23 @@ class Arrived(Message, frozen=True):
 
 
 class ModelTake(Message, frozen=True):
-    """All of the shipment of `digest` has come: make the version of it, and with `switch` put it in force."""
+    """All of the shipment of `digest` has come: make the version of it, and with `switch` put it in force.
+
+    `unmeasured`: int8 layers, too, of which the manifest does not say that enough labels stay.
+    """
 
     version: Digest
     digest: Digest
     switch: bool = False
+    unmeasured: bool = False
 
 
 class ModelSwitch(Message, frozen=True):
-    """Which version is to be in force under a name."""
+    """Which version is to be in force under a name; `unmeasured` as in `ModelTake`."""
 
     name: Name
     version: Digest
+    unmeasured: bool = False
 
 
 class ModelRollback(Message, frozen=True):
