@@ -175,10 +175,6 @@ class Child:
             start_new_session=True,
         )
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def ask(self, line: str) -> Any:
         """What it answers."""
         self.say(line)
