@@ -28,7 +28,7 @@ loader = hw.DataLoader(
     select="infobatch", epochs=40, signals=signals,
 )
 if state != "-":
-    loader.load_state_dict(json.load(open(state)))
+    loader.load_state_dict(json.load(open(state.replace("RANK", rank))))
 seen = []
 while loader.epoch < int(epochs):
     epoch = loader.epoch
@@ -46,6 +46,7 @@ dist.destroy_process_group()
 
 
 def run_ranks(folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int) -> list[Any]:
+    """`state` is a file, of which a RANK in the name is each one's own number; "-" for none."""
     port, signals = str(free_ports(1)[0]), str(work / "signals")
     outs = [work / f"{world}-{epochs}-{rank}.json" for rank in range(world)]
     processes = [
@@ -89,3 +90,21 @@ def test_ranks_select_as_one_would_and_go_on_as_another_number(photo_folder: Pat
     first, rest = visited(two, 1), visited(three, 1)
     assert not first.keys() & rest.keys()
     assert {**first, **rest} == expected
+
+
+@pytest.mark.slow
+def test_ranks_that_go_on_each_with_its_own_state_select_as_one_would(
+    photo_folder: Path, tmp_path: Path
+) -> None:
+    """What each saw before the state was saved is known to all in the epoch after."""
+    expected = visited(run_ranks(photo_folder, tmp_path, 1, "-", epochs=2, steps=99), 1)
+    first = run_ranks(photo_folder, tmp_path, 2, "-", epochs=1, steps=2)
+    states = [answer["state"] for answer in first]
+    assert states[0]["signals"] != states[1]["signals"]
+    for rank, state in enumerate(states):
+        (tmp_path / f"state-{rank}").write_text(json.dumps(state))
+    rest = run_ranks(photo_folder, tmp_path, 2, str(tmp_path / "state-RANK"), epochs=2, steps=99)
+    everything = set(hw.open(photo_folder).ids.tolist())
+    assert visited(first, 0).keys() | visited(rest, 0).keys() == everything
+    assert visited(rest, 1) == expected
+    assert len({len(answer["seen"]) for answer in rest}) == 1

@@ -122,6 +122,19 @@ def test_ranks_that_tell_each_other_what_they_touched_know_the_same(index: Index
     assert not len(first.take_touched().positions)
 
 
+def test_what_other_ranks_are_not_told_yet_is_told_after_a_resume(index: Index, tmp_path: Path) -> None:
+    table = Signals(index)
+    table.record(index.ids[:4], floats(1, 2, 3, 4), epoch=0)
+    table.take_touched()
+    table.record(index.ids[2:3], floats(5), epoch=1)
+    write_batch(tmp_path / "table", as_batch(table, dataset=index.version)[0])
+    found = read_signals(tmp_path / "table", index)
+    found.record(index.ids[6:7], floats(6), epoch=1)
+    rows = found.take_touched()
+    assert rows.positions.tolist() == [2, 6]
+    assert rows.columns["loss"].tolist() == [5, 6]
+
+
 def filled(index: Index) -> Signals:
     signals = Signals(index)
     vectors = np.arange(9, dtype=np.float32).reshape(3, 3)

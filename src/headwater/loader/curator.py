@@ -99,6 +99,8 @@ class Curator:
         if self._selection is None or self._selection.epoch != epoch:
             if self._ranks()[1] > 1:
                 stalled = self._exchange(stalled)
+            else:
+                self.signals.touched = None  # there is nobody to tell
             self._select(epoch, stalled)
         assert self._selection is not None
         return self._selection

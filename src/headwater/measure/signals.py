@@ -1,7 +1,7 @@
 """What training has shown about each sample: columns, one row per sample of the index.
 
 A column takes memory from when something is first known of it. Ranks exchange the rows that each has touched;
-`signalfile` writes and reads a table.
+`signalfile` writes and reads a table, with the rows that are still to be exchanged.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Signals:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._columns: dict[str, NDArray[Any]] = {}
-        self._touched: NDArray[np.bool_] | None = None
+        self.touched: NDArray[np.bool_] | None = None
+        """Which rows were written to since ranks last told each other; None: none."""
         self.notes: dict[str, Any] = {}
         """Plain data that is saved along."""
 
@@ -178,16 +179,16 @@ class Signals:
         return np.where(self.seen > 1, spread, np.float32(_NAN)).astype(np.float32)
 
     def _touch(self, at: Positions) -> None:
-        if self._touched is None:
-            self._touched = np.zeros(len(self._index), np.bool_)
-        self._touched[at] = True
+        if self.touched is None:
+            self.touched = np.zeros(len(self._index), np.bool_)
+        self.touched[at] = True
 
     def take_touched(self) -> Rows:
         """The rows that were written to since this was last asked, as other ranks need them."""
-        if self._touched is None:
+        if self.touched is None:
             return Rows(np.empty(0, np.int64))
-        at = np.flatnonzero(self._touched)
-        self._touched = None
+        at = np.flatnonzero(self.touched)
+        self.touched = None
         return Rows(at, {name: self._columns[name][at] for name in EXCHANGED if self.has(name)})
 
     def put(self, rows: Iterable[Rows]) -> None:
