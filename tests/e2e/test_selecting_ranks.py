@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import headwater as hw
 from seaweed import free_ports
+from tunings import COLOURS, write_colours
 
 RANK = """
 import json, sys
@@ -44,20 +46,51 @@ json.dump({"seen": seen, "state": loader.state_dict()}, open(out, "w"))
 dist.destroy_process_group()
 """
 
+BESIDE = """
+import json, sys
+import torch.distributed as dist
+import headwater as hw
+from exports import MEAN, STD
+from headwater import transforms as T
+from nets import SIZE, plain
+
+rank, world, port, folder, classes, out = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+data, steps = hw.open(folder), T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
+beside = hw.Beside("fresh", data, steps, share=0.3, precision="fp32")
+loader = hw.DataLoader(data, steps, batch_size=4, shuffle=True, num_workers=1, select=beside, epochs=9)
+answer = {"seen": [], "error": "", "chosen": []}
+try:
+    while loader.epoch < 4:
+        epoch = loader.epoch
+        for batch in loader:
+            answer["seen"].append([epoch, batch.ids.tolist(), batch.weights.tolist()])
+        beside.feed(plain(classes=int(classes)))
+        if rank == "0":
+            assert beside.rounds[-1].done.wait(60)
+        dist.barrier()
+    answer["chosen"] = data.ids[loader.selection.places].tolist()
+except hw.errors.HeadwaterError as error:
+    answer["error"] = f"{type(error).__name__}: {error}"
+json.dump(answer, open(out, "w"))
+beside.close()
+dist.destroy_process_group()
+"""
+
 
 def run_ranks(folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int) -> list[Any]:
     """`state` is a file, of which a RANK in the name is each one's own number; "-" for none."""
-    port, signals = str(free_ports(1)[0]), str(work / "signals")
     outs = [work / f"{world}-{epochs}-{rank}.json" for rank in range(world)]
+    return start(RANK, world, outs, lambda out: (folder, work / "signals", state, out, epochs, steps))
+
+
+def start(script: str, world: int, outs: list[Path], arguments: Callable[[Path], Any]) -> list[Any]:
+    """What the ranks of a script write; all must end well."""
+    port = free_ports(1)[0]
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                RANK,
-                *map(str, (rank, world, port, folder, signals, state, out, epochs, steps)),
-            ],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            [sys.executable, "-c", script, *map(str, (rank, world, port, *arguments(out)))],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
         )
         for rank, out in enumerate(outs)
     ]
@@ -108,3 +141,34 @@ def test_ranks_that_go_on_each_with_its_own_state_select_as_one_would(
     assert visited(first, 0).keys() | visited(rest, 0).keys() == everything
     assert visited(rest, 1) == expected
     assert len({len(answer["seen"]) for answer in rest}) == 1
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("colours") / "all", 20)
+
+
+def run_beside(folder: Path, work: Path, classes: int) -> list[Any]:
+    outs = [work / f"beside-{rank}.json" for rank in range(2)]
+    return start(BESIDE, 2, outs, lambda out: (folder, classes, out))
+
+
+@pytest.mark.slow
+def test_what_the_first_rank_has_selected_beside_the_data_all_visit(colours: Path, tmp_path: Path) -> None:
+    answers = run_beside(colours, tmp_path, len(COLOURS))
+    assert [answer["error"] for answer in answers] == ["", ""]
+    everything = set(hw.open(colours).ids.tolist())
+    assert visited(answers, 1).keys() == everything, "the first selection was fed after the first epoch"
+    for epoch in (2, 3):  # `visited` raises for what comes twice
+        assert len(visited(answers, epoch)) == 6 * len(COLOURS)
+    assert visited(answers, 2).keys().isdisjoint(visited(answers, 3))
+    assert answers[0]["chosen"] == answers[1]["chosen"]
+    assert len({len(answer["seen"]) for answer in answers}) == 1
+
+
+@pytest.mark.slow
+def test_what_the_first_rank_cannot_select_all_are_told(colours: Path, tmp_path: Path) -> None:
+    first, second = (answer["error"] for answer in run_beside(colours, tmp_path, 9))
+    assert first.startswith("WrongUse: ")
+    assert "tells 9 classes apart" in first
+    assert second == f"HeadwaterError: the first rank could not select: {first}"

@@ -245,6 +245,9 @@ class Afar:
     answers: list[Selection | None]
     name = "afar"
 
+    def attach(self, ranks: Any) -> None:
+        pass
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         return self.answers.pop(0) if self.answers else None
 
@@ -256,6 +259,15 @@ def test_the_last_selection_stands_while_none_comes(data: hw.Dataset) -> None:
     assert sorted(ids_of(list(loader))) == sorted(data.ids.tolist())
     for _ in range(2):
         assert sorted(ids_of(list(loader))) == sorted(data.ids[places].tolist())
+
+
+def test_ranks_that_cannot_tell_each_other_are_refused_before_the_first_step(data: hw.Dataset) -> None:
+    """Each would select alone, and come to something else."""
+    for select in (Heavy(), Afar([])):
+        loader = make(data, select, rank=0, world_size=2)
+        with pytest.raises(WrongUse, match="has to do with all ranks; call"):
+            iter(loader)
+    assert list(make(data, "fresh", rank=0, world_size=2)), "it draws the same on every rank"
 
 
 def test_a_stand_in_is_served_and_named(data: hw.Dataset) -> None:

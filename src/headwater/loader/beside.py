@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -155,6 +155,10 @@ class Beside:
     def dropped(self) -> str:
         """Why there is no more selection, in a line; empty while there is."""
         return self._dropped
+
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """The ranks are those of a loader, which may have been told them."""
+        self._ranks = ranks
 
     def feed(self, model: nn.Module) -> None:
         """Hand over a model's weights for the next selection; they are copied. All ranks call it."""

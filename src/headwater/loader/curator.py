@@ -37,6 +37,10 @@ class Elsewhere(Protocol):
 
     @property
     def name(self) -> str: ...
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """It selects for a loader that is of this rank, of so many."""
+        ...
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
         ...
@@ -61,6 +65,8 @@ class Curator:
         self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
         self._folder = folder or cache_folder() / "signals"
         self._pantry = pantry
+        if isinstance(self._selector, Elsewhere):
+            self._selector.attach(ranks)
         self.signals = Signals(dataset.index)
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
@@ -94,8 +100,10 @@ class Curator:
     def begin(self, epoch: int, *, stalled: float = 0.0) -> Selection:
         """The selection of an epoch. Ranks tell each other what they saw, so all must call it.
 
-        `stalled` is the share of the last epoch in which training waited for data.
+        `stalled` is the share of the last epoch in which training waited for data. Raises `WrongUse` for
+        ranks that must tell each other and cannot.
         """
+        self._check_ranks()
         if self._selection is None or self._selection.epoch != epoch:
             if self._ranks()[1] > 1:
                 stalled = self._exchange(stalled)
@@ -105,16 +113,19 @@ class Curator:
         assert self._selection is not None
         return self._selection
 
-    def _exchange(self, stalled: float) -> float:
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            self.signals.put(exchange_rows(self.signals.take_touched()))
-            return mean_of(stalled)
-        if self.needs:
+    def _check_ranks(self) -> None:
+        """What learns from reports, or selects in one place for all, takes more than a rank's number."""
+        together = bool(self.needs) or isinstance(self._selector, Elsewhere)
+        if together and self._ranks()[1] > 1 and not _connected():
             raise WrongUse(
-                f"selector {self.name!r} learns from all ranks; call torch.distributed.init_process_group"
+                f"selector {self.name!r} has to do with all ranks; call torch.distributed.init_process_group"
             )
-        return 0.0
+
+    def _exchange(self, stalled: float) -> float:
+        if not _connected():
+            return 0.0
+        self.signals.put(exchange_rows(self.signals.take_touched()))
+        return mean_of(stalled)
 
     def _select(self, epoch: int, stalled: float) -> None:
         samples = self.samples(epoch, stalled=stalled)
@@ -218,3 +229,8 @@ class Curator:
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}.arrow"
+
+
+def _connected() -> bool:
+    """Whether ranks can tell each other anything."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
