@@ -19,7 +19,6 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
 from headwater.loader.beside import Beside
-from headwater.loader.worth import Worth
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.store.client.selecting import Selected
@@ -156,7 +155,7 @@ def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_
     beside, stores = canned
     beside.select_epoch(look(0, colours))
     beside.feed(make_model())  # returns at once, though stores take for ever
-    time.sleep(0.05)
+    beside.trained(0.05, whole=True)
     begun = time.monotonic()
     assert beside.select_epoch(look(1, colours)) is None
     assert time.monotonic() - begun < 30
@@ -208,13 +207,11 @@ def test_selecting_that_costs_more_than_it_saves_ends(
 ) -> None:
     beside, stores = canned
     stores.go.set()
-    now = [0.0]
-    beside._worth = Worth(lambda: now[0])
     found = []
     for epoch in range(6):
         found.append(beside.select_epoch(look(epoch, colours)))
         beside._worth.spend(waited=50.0)
-        now[0] += 1.0
+        beside.trained(1.0, whole=True)
         beside.feed(make_model())
         finish(beside)
     assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, COUNT, COUNT]

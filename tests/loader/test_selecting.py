@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -243,10 +243,14 @@ class Afar:
     """Answers as it was told to."""
 
     answers: list[Selection | None]
+    told: list[tuple[bool, bool]] = field(default_factory=list)
     name = "afar"
 
     def attach(self, ranks: Any) -> None:
         pass
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        self.told.append((seconds > 0, whole))
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         return self.answers.pop(0) if self.answers else None
@@ -259,6 +263,22 @@ def test_the_last_selection_stands_while_none_comes(data: hw.Dataset) -> None:
     assert sorted(ids_of(list(loader))) == sorted(data.ids.tolist())
     for _ in range(2):
         assert sorted(ids_of(list(loader))) == sorted(data.ids[places].tolist())
+
+
+def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    afar = Afar([])
+    loader = make(data, afar, signals=tmp_path)
+    assert not afar.told
+    list(loader)
+    for _ in loader:
+        state = loader.state_dict()
+        break
+    loader.load_state_dict(state)
+    list(loader)
+    list(loader)
+    assert afar.told == [(True, True), (True, False), (True, False), (True, True)]
 
 
 def test_ranks_that_cannot_tell_each_other_are_refused_before_the_first_step(data: hw.Dataset) -> None:

@@ -92,7 +92,8 @@ class Beside:
     that comes next, so what was fed is used from the one after that on, and stores select while an epoch
     trains. Until there is a selection, epochs visit everything; one that is late is waited for, but no
     longer than the last epoch took; where stores were lost, the last selection stands. When selecting costs
-    more than it saves, it ends, with a warning.
+    more than it saves, which is what epochs take less than one on everything with nothing else under way, it
+    ends, with a warning.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
     least so much on images of the data, or fp32. `run` is a name for this training run: what earlier rounds
@@ -140,6 +141,7 @@ class Beside:
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
         self._visited: int | None = None  # samples of the selection that stands
+        self._busy = False  # whether stores were asked for a selection since the last epoch, or still are
         self._dropped = ""
 
     @property
@@ -167,7 +169,7 @@ class Beside:
             return
         begun = time.perf_counter()
         one = Round(self._facts.epoch + 1)
-        first, self._rounds = not self._rounds, [*self._rounds, one]
+        first, self._rounds, self._busy = not self._rounds, [*self._rounds, one], True
         if self._ranks()[0] == 0:
             model = _unwrap(model)
             state = {
@@ -183,12 +185,25 @@ class Beside:
         Raises what kept the stores from selecting, if it would do so again.
         """
         due = [one for one in self._rounds if one.epoch <= samples.epoch]
-        self._worth.end(selected=self._visited is not None)
         self._facts = _Facts(samples.epoch, samples.seed, samples.epochs, samples.stalled)
         found = self._follow(samples, due)
         self._visited = self._visited if found is None else len(found)
-        self._worth.begin(len(samples) if self._visited is None else self._visited, len(samples))
         return found
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """An epoch took so long; one that was not `whole` says nothing of what a sample takes."""
+        if not whole:
+            self._worth.epoch_seconds = seconds
+            return
+        count, visited = len(self._dataset), self._visited
+        self._worth.note(
+            seconds,
+            visited=count if visited is None else visited,
+            samples=count,
+            selected=visited is not None,
+            busy=self._busy,
+        )
+        self._busy = not all(one.done.is_set() for one in self._rounds)
 
     def _follow(self, samples: Samples, due: Sequence[Round]) -> Selection | None:
         if not due:
@@ -260,7 +275,6 @@ class Beside:
         for one in reversed(due):
             selected, one.selected = one.selected, None
             if selected is not None:
-                self._worth.spend(link=one.link_seconds * self._facts.stalled)
                 log.info("%s", _describe(one))
                 return Verdict(selected.ids, selected.weights, selected.reason)
         return Verdict()

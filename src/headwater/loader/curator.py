@@ -45,6 +45,10 @@ class Elsewhere(Protocol):
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
         ...
 
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """An epoch is over, after so many seconds; `whole` unless it was resumed or left early."""
+        ...
+
 
 class Curator:
     """Selects for one loader, an epoch at a time; every rank comes to the same selection."""
@@ -112,6 +116,11 @@ class Curator:
             self._select(epoch, stalled)
         assert self._selection is not None
         return self._selection
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """Say that an epoch is over, to who wants to know."""
+        if isinstance(self._selector, Elsewhere):
+            self._selector.trained(seconds, whole=whole)
 
     def _check_ranks(self) -> None:
         """What learns from reports, or selects in one place for all, takes more than a rank's number."""

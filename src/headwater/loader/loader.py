@@ -255,12 +255,13 @@ class DataLoader:
         finally:  # also of a loop that is left early
             if planner is not None and self._ranks()[0] == 0:
                 planner.keep()
+            seconds = time.perf_counter() - begun
             if self._curator is not None:
                 self._curator.running = False
+                self._curator.trained(seconds, whole=not order.start and self._epoch == epoch + 1)
         if not order.steps:
             self._stand(epoch, order.permutation.count, order)
         if self._curator is not None:
-            seconds = time.perf_counter() - begun
             self._stalled = (self._meter.stats().waited - waited) / seconds if seconds else 0.0
             if self._epoch == epoch + 1:
                 self._curator.begin(self._epoch, stalled=self._stalled)
