@@ -223,6 +223,47 @@ def test_selecting_that_costs_more_than_it_saves_ends(
     assert len(stores.wishes) == 4, "nothing more is fed"
 
 
+def test_where_the_trunk_is_frozen_samples_differ_by_the_last_layers_gradient(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    model = make_model()
+    beside.feed(model)
+    model[:-1].requires_grad_(False)
+    beside.feed(Wrapper(model))
+    model[0].requires_grad_(True)
+    beside.feed(model)
+    finish(beside)
+    assert [wish.vectors for wish in stores.wishes] == ["logits", "weights", "logits"]
+
+
+@pytest.mark.parametrize("vectors", ["logits", "weights"])
+def test_what_tells_samples_apart_can_be_said(colours: hw.Dataset, vectors: str) -> None:
+    with closing(Beside("medoids", colours, STEPS, precision="fp32", vectors=vectors)) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        stores.go.set()
+        beside.feed(make_model().requires_grad_(vectors == "logits"))
+        finish(beside)
+        assert stores.wishes[0].vectors == vectors
+
+
+def test_a_frozen_trunk_selects_by_weights_in_a_run(colours: hw.Dataset) -> None:
+    model = make_model().requires_grad_(False)
+    chosen = []
+    for vectors in (None, "weights", "logits"):
+        with closing(
+            Beside("medoids", colours, STEPS, share=0.2, precision="fp32", vectors=vectors)
+        ) as beside:
+            beside.select_epoch(look(0, colours))
+            beside.feed(model)
+            finish(beside)
+            found = beside.select_epoch(look(1, colours))
+            assert found is not None
+            chosen.append(found.places.tolist())
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
 def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:
     for wrong, said in (
         (lambda: Beside("dance", colours, STEPS), "no selector 'dance'"),
@@ -233,6 +274,7 @@ def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:
         (lambda: Beside("infobatch", colours, STEPS, share=0.5), "has no parameter 'share'"),
         (lambda: Beside("fresh", colours, STEPS, every=0), "every is 0"),
         (lambda: Beside("fresh", colours, STEPS, precision="int4"), "precision 'int4'"),
+        (lambda: Beside("fresh", colours, STEPS, vectors="pixels"), "vectors of 'pixels'"),
         (
             lambda: Beside("fresh", colours.split(0.5, 0.5)[0], STEPS),
             "serve this part as a dataset of its own",

@@ -39,6 +39,7 @@ from headwater.select.specs import describe_selector, make_selector
 from headwater.store.client.connection import Connection
 from headwater.store.client.selecting import Selected
 from headwater.store.dataset import Dataset
+from headwater.store.jobs.select import VECTORS
 from headwater.store.pushing import bring_over
 from headwater.store.selecting import SelectingHere, Selects, selects_at
 from headwater.store.wire.messages import SelectionWish
@@ -83,6 +84,15 @@ class _Facts:
     stalled: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """A state of a model, the names of what training changes in it, and the model itself, the first time."""
+
+    state: State
+    trained: set[str]
+    model: nn.Module | None
+
+
 class Beside:
     """A selector for `hw.DataLoader(select=...)` that runs beside the data, with a proxy of the model.
 
@@ -96,8 +106,10 @@ class Beside:
     ends, with a warning.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
-    least so much on images of the data, or fp32. `run` is a name for this training run: what earlier rounds
-    have shown is known to later ones of the same name.
+    least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
+    samples apart: the `logits`, or the last layer's `weights`, which is all of the gradient where nothing
+    else is trained; unless it is given, those are taken there. `run` is a name for this training run: what
+    earlier rounds have shown is known to later ones of the same name.
     """
 
     def __init__(
@@ -110,6 +122,7 @@ class Beside:
         every: int = 1,
         precision: str = "int8",
         correlation: float = 0.9,
+        vectors: str | None = None,
         run: str = "",
     ) -> None:
         if len(dataset) != len(dataset.index):
@@ -119,9 +132,11 @@ class Beside:
             )
         if every < 1:
             raise WrongUse(f"every is {every}; it must be at least 1")
+        if vectors not in (None, *VECTORS):
+            raise WrongUse(f"vectors of {vectors!r}; choose from {', '.join(VECTORS)}")
         self._selector = _resolve(selector, share)
         self._wish = SelectionWish(*describe_selector(self._selector), run=run or uuid.uuid4().hex[:16])
-        self._dataset, self._every = dataset, every
+        self._dataset, self._every, self._vectors = dataset, every, vectors
         self._folder = tempfile.TemporaryDirectory(prefix="headwater-")
         self._threads = Daemons(1, "headwater-beside", closed="this selector was closed; make a new one")
         self._over = threading.Event()
@@ -176,7 +191,8 @@ class Beside:
                 name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()
             }
             twin = copy.deepcopy(model) if first else None
-            self._threads.submit(self._work, one, state, twin, self._wish_for(one))
+            trained = {name for name, value in model.named_parameters() if value.requires_grad}
+            self._threads.submit(self._work, one, _Weights(state, trained, twin), self._wish_for(one))
         self._worth.spend(fed=time.perf_counter() - begun)
 
     def select_epoch(self, samples: Samples) -> Selection | None:
@@ -235,10 +251,11 @@ class Beside:
             ends=last,
         )
 
-    def _work(self, one: Round, state: State, model: nn.Module | None, wish: SelectionWish) -> None:
+    def _work(self, one: Round, weights: _Weights, wish: SelectionWish) -> None:
         try:
             before = self._feeder.bytes_moved
-            self._under_way, one.fed = one, self._feeder.make(state, model)
+            self._under_way, one.fed = one, self._feeder.make(weights.state, weights.model)
+            wish = msgspec.structs.replace(wish, vectors=self._vectors_for(weights))
             found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
             one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
             one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
@@ -246,6 +263,11 @@ class Beside:
             one.error = error
         finally:
             one.done.set()
+
+    def _vectors_for(self, weights: _Weights) -> str:
+        if self._vectors is not None:
+            return self._vectors
+        return "weights" if weights.trained <= self._feeder.head else "logits"
 
     @cached_property
     def _selects(self) -> Selects:

@@ -117,6 +117,11 @@ class Feeder:
         return Fed(digest, precision, correlation, said, time.perf_counter() - begun)
 
     @property
+    def head(self) -> frozenset[str]:
+        """The names of the parameters of the last layer, of the model that was given first."""
+        return frozenset() if self._refill is None else self._refill.head
+
+    @property
     def _classes(self) -> tuple[str, ...]:
         names = self._dataset.classes
         return names or tuple(map(str, range(int(self._dataset.labels.max(initial=-1)) + 1)))
