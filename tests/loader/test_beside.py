@@ -149,6 +149,19 @@ def test_of_every_so_many_calls_one_counts(colours: hw.Dataset) -> None:
         assert [wish.parameters for wish in stores.wishes] == 3 * [{"share": 0.4}]
 
 
+def test_nothing_is_selected_for_epochs_that_will_not_be(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    for epoch in range(5):  # the loader asks for the epoch that comes before the loop feeds
+        beside.select_epoch(look(epoch, colours, epochs=4))
+        beside.feed(make_model())
+    finish(beside)
+    assert [(wish.epoch, wish.ends) for wish in stores.wishes] == [(1, False), (2, False), (3, True)]
+    assert len(beside.rounds) == 3
+
+
 def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_takes(
     canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:

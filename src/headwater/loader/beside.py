@@ -178,9 +178,12 @@ class Beside:
         self._ranks = ranks
 
     def feed(self, model: nn.Module) -> None:
-        """Hand over a model's weights for the next selection; they are copied. All ranks call it."""
+        """Hand over a model's weights for the next selection; they are copied. All ranks call it.
+
+        Where the loader knows its `epochs`, nothing is done for one that will not be.
+        """
         self._calls += 1
-        if self._dropped or (self._calls - 1) % self._every:
+        if self._dropped or (self._calls - 1) % self._every or self._is_last:
             return
         begun = time.perf_counter()
         one = Round(self._facts.epoch + 1)
@@ -238,6 +241,11 @@ class Beside:
     def close(self) -> None:
         """End what is under way, and remove what was kept here."""
         _end(self._over, self._threads, self._folder)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no epoch comes for which anything could be selected."""
+        return self._facts.epochs is not None and self._facts.epoch + 1 >= self._facts.epochs
 
     def _wish_for(self, one: Round) -> SelectionWish:
         facts = self._facts
