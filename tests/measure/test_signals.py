@@ -66,12 +66,16 @@ def test_the_deviation_is_that_of_the_history(index: Index) -> None:
     assert np.isnan(signals.deviation[1:]).all()
 
 
-def test_a_probability_that_is_no_number_leaves_the_history_alone(index: Index) -> None:
+def test_reports_without_a_probability_leave_its_history_alone(index: Index) -> None:
     signals = Signals(index)
-    for epoch, chance in enumerate((0.25, np.nan, 0.75)):
-        signals.record(index.ids[:1], floats(1), epoch=epoch, probability=floats(chance))
-    assert np.isfinite(signals.deviation[0])
-    assert signals.probability_mean[0] == pytest.approx(0.25 + 0.5 / 3)
+    signals.record(index.ids[:1], floats(1), epoch=0)  # without logits
+    for epoch, chance in enumerate((0.25, np.nan, 0.75), start=1):
+        signals.record(index.ids[:2], floats(1, 1), epoch=epoch, probability=floats(chance, np.nan))
+    assert signals.probability_mean[0] == 0.5
+    assert signals.deviation[0] == pytest.approx(float(np.std([0.25, 0.75], ddof=1)))
+    assert np.isnan(signals.deviation[1]), "it was never told"
+    assert signals.probability_count[:3].tolist() == [2, 0, 0]
+    assert signals.seen[0] == 4
 
 
 def test_a_sample_that_comes_twice_in_a_batch_counts_once(index: Index) -> None:

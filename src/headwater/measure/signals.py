@@ -43,6 +43,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "probability": Column(np.float32),
         "probability_mean": Column(np.float32, 0),
         "probability_spread": Column(np.float32, 0),
+        "probability_count": Column(np.int32, 0),
         "margin": Column(np.float32),
         "vectors": Column(np.float16, width=0),
         "seconds": Column(np.float32),
@@ -58,10 +59,11 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
     }
 )
 """`loss` is the last one, `smoothed` a running mean, `losses` the last few; `probability` is the target's,
-with mean and sum of squared differences from it over all reports; `margin` is that less the largest other
-one; `vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load, lately; `read` is
-the epoch in which it was last truly read. `epoch` and `model` stamp the last report. `group`, `bucket`,
-`weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left out."""
+with mean, sum of squared differences from it and count of those reports that told one; `margin` is that less
+the largest other one; `vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load,
+lately; `read` is the epoch in which it was last truly read. `epoch` and `model` stamp the last report.
+`group`, `bucket`, `weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left
+out."""
 
 EXCHANGED = tuple(name for name in COLUMNS if name not in ("group", "bucket", "weight", "stand_in"))
 """What ranks see differently until they tell each other; the rest all compute alike."""
@@ -156,9 +158,9 @@ class Signals:
         self.probability[at] = probability
         told = np.isfinite(probability)
         at, probability = at[told], probability[told]
-        count = (self.seen[at] + 1).astype(np.float32)
+        self.probability_count[at] += 1
         before = probability - self.probability_mean[at]
-        self.probability_mean[at] += before / count
+        self.probability_mean[at] += before / self.probability_count[at].astype(np.float32)
         self.probability_spread[at] += before * (probability - self.probability_mean[at])
 
     @property
@@ -171,12 +173,13 @@ class Signals:
 
     @property
     def deviation(self) -> Floats:
-        """The standard deviation of the target's probability over all reports; NaN without two of them."""
+        """The standard deviation of the target's probability; NaN where it was not told twice."""
         if not self.has("probability_spread"):
             return np.broadcast_to(np.float32(_NAN), len(self._index))
+        count = self.probability_count
         with np.errstate(invalid="ignore", divide="ignore"):
-            spread = np.sqrt(self.probability_spread / (self.seen - 1))
-        return np.where(self.seen > 1, spread, np.float32(_NAN)).astype(np.float32)
+            spread = np.sqrt(self.probability_spread / (count - 1))
+        return np.where(count > 1, spread, np.float32(_NAN)).astype(np.float32)
 
     def _touch(self, at: Positions) -> None:
         if self.touched is None:
