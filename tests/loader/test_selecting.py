@@ -15,6 +15,7 @@ import torch
 import headwater as hw
 from headwater import transforms as T
 from headwater.errors import StateMismatch, WrongUse
+from headwater.select.proxy import Proxy
 from headwater.select.samples import Samples
 from headwater.select.selection import Choice, Selection
 from headwater.select.uniform import Uniform
@@ -191,6 +192,29 @@ def test_a_folder_that_cannot_be_written_to_is_said(data: hw.Dataset, tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(StateMismatch, match="make room, or pass signals"):
         make(data, Heavy(), signals=tmp_path / "file").state_dict()
+
+
+def test_a_proxy_of_another_run_selects_the_first_epoch(data: hw.Dataset, tmp_path: Path) -> None:
+    small = make(data, "uniform", signals=tmp_path)
+    unsure = set(data.ids[::2].tolist())
+    for batch in small:
+        sure = torch.tensor([0.0 if int(one) in unsure else 8.0 for one in batch.ids])
+        logits = torch.zeros(len(batch.ids), len(data.classes))
+        logits[torch.arange(len(batch.ids)), batch.targets] = sure
+        small.report(batch, loss=torch.ones(len(batch.ids)), logits=logits)
+    known = tmp_path / f"{small.state_dict()['signals']}.arrow"
+    for options in ({}, {"rank": 1, "world_size": 2}):
+        loader = make(data, Proxy(share=0.3), signals=known, **options)
+        assert loader.selection is not None
+        chosen = data.ids[loader.selection.places].tolist()
+        assert set(chosen) <= unsure
+        assert loader.selection.epoch == 0
+        assert 0 < len(chosen) < len(data) // 2
+    alone = make(data, Proxy(share=0.3), signals=known)
+    assert sorted(ids_of(list(alone))) == sorted(chosen)
+    assert (tmp_path / f"{alone.state_dict()['signals']}.arrow").exists()
+    with pytest.raises(StateMismatch, match=r"missing\.arrow cannot be used"):
+        make(data, "proxy", signals=tmp_path / "missing.arrow")
 
 
 def test_logits_tell_probabilities_margins_and_gradients(data: hw.Dataset) -> None:

@@ -163,6 +163,17 @@ def test_a_file_holds_every_column_and_the_notes(index: Index, tmp_path: Path) -
     assert as_batch(found, dataset=index.version)[1] != digest
 
 
+def test_another_run_begins_with_what_is_known_of_samples_and_nothing_else(index: Index) -> None:
+    signals = filled(index)
+    signals.note_load(np.array([2]), seconds=floats(1), bytes=floats(100), epoch=7)
+    signals.renew()
+    assert signals.loss[2:5].tolist() == [1, 2, 3]
+    assert signals.bytes[2] == 100
+    assert not any(signals.has(name) for name in ("epoch", "model", "read", "bucket", "weight"))
+    assert not signals.notes
+    assert not len(signals.take_touched().positions)
+
+
 def test_a_file_of_other_data_or_that_is_damaged_is_refused(index: Index, tmp_path: Path) -> None:
     path = tmp_path / "table"
     write_batch(path, as_batch(filled(index), dataset=index.version)[0])

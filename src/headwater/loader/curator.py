@@ -30,6 +30,8 @@ from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
 
+_SUFFIX = ".arrow"
+
 
 @runtime_checkable
 class Elsewhere(Protocol):
@@ -64,14 +66,19 @@ class Curator:
         folder: Path | None = None,
         pantry: Pantry | None = None,
     ) -> None:
-        """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand."""
+        """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand.
+
+        In place of a folder a saved table may be given, to begin with what that knows; raises `StateMismatch`
+        for one that cannot be read, or is of other data.
+        """
         self._selector = selector if isinstance(selector, Elsewhere) else find_selector(selector)
         self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
-        self._folder = folder or cache_folder() / "signals"
+        known = folder if folder is not None and folder.suffix == _SUFFIX else None
+        self._folder = (folder if known is None else known.parent) or cache_folder() / "signals"
         self._pantry = pantry
         if isinstance(self._selector, Elsewhere):
             self._selector.attach(ranks)
-        self.signals = Signals(dataset.index)
+        self.signals = Signals(dataset.index) if known is None else _read_known(known, dataset)
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
@@ -95,7 +102,7 @@ class Curator:
         if self.running and self._selection is not None:
             return self._selection
         if self._selection is None or self._selection.epoch != epoch:
-            if self._ranks()[1] > 1 and self.signals.has("seen"):
+            if self._ranks()[1] > 1 and self._selection is not None and self.signals.has("seen"):
                 raise WrongUse(f"nothing is selected for epoch {epoch} yet; begin it on all ranks first")
             self._select(epoch, 0.0)
         assert self._selection is not None
@@ -237,7 +244,14 @@ class Curator:
         )
 
     def _path(self, digest: str) -> Path:
-        return self._folder / f"{digest}.arrow"
+        return self._folder / f"{digest}{_SUFFIX}"
+
+
+def _read_known(path: Path, dataset: Dataset) -> Signals:
+    """What another run has saved of this data."""
+    found = read_signals(path, dataset.index)
+    found.renew()
+    return found
 
 
 def _connected() -> bool:

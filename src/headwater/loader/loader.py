@@ -74,7 +74,8 @@ class DataLoader:
     that policy, an `Auto` with further wishes, an `Offload` does the same for all, and the path of a
     logbook begins with what an earlier run has found. `select` names a selector or is one: an epoch then
     visits the samples that it chooses, with weights; `epochs` tells it how many there will be, and `signals`
-    is the folder where what it knows is saved with the loader's state. `cache` holds samples, so that they
+    is the folder where what it knows is saved with the loader's state, or a file of it that another run has
+    saved: then it begins with what that knows. `cache` holds samples, so that they
     do not move again: bytes of memory, or a `Cache`. `duplicates` says which are near-duplicates, and what to
     do with them. `device` receives the batches, and runs the batch stage.
     `rank` and `world_size` default to torch.distributed's.

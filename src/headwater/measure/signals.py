@@ -65,7 +65,10 @@ lately; `read` is the epoch in which it was last truly read. `epoch` and `model`
 `group`, `bucket`, `weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left
 out."""
 
-EXCHANGED = tuple(name for name in COLUMNS if name not in ("group", "bucket", "weight", "stand_in"))
+_DECIDED = ("group", "bucket", "weight", "stand_in")
+_OF_A_RUN = ("epoch", "model", "read", *_DECIDED)
+
+EXCHANGED = tuple(name for name in COLUMNS if name not in _DECIDED)
 """What ranks see differently until they tell each other; the rest all compute alike."""
 
 
@@ -200,6 +203,12 @@ class Signals:
             for name, values in some.columns.items():
                 width = values.shape[1] if values.ndim > 1 else 1
                 self.column(name, width=width)[some.positions] = values
+
+    def renew(self) -> None:
+        """Keep what is known of samples for another run, without stamps, decisions and notes of the last."""
+        for name in _OF_A_RUN:
+            self._columns.pop(name, None)
+        self.touched, self.notes = None, {}
 
     def columns(self) -> Mapping[str, NDArray[Any]]:
         """Those that there are, by name."""
