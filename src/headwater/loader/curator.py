@@ -24,7 +24,13 @@ from headwater.measure.signalfile import as_batch, read_signals
 from headwater.measure.signals import Signals
 from headwater.select.past import Past
 from headwater.select.samples import Samples
-from headwater.select.selecting import Selector, find_selector, make_selection
+from headwater.select.selecting import (
+    Selector,
+    drop_duplicates,
+    find_selector,
+    make_selection,
+    select_all,
+)
 from headwater.select.selection import Selection
 from headwater.store.dataset import Dataset
 
@@ -145,31 +151,25 @@ class Curator:
 
     def _select(self, epoch: int, stalled: float) -> None:
         samples = self.samples(epoch, stalled=stalled)
-        found = (
-            self._selector.select_epoch(samples)
-            if isinstance(self._selector, Elsewhere)
-            else make_selection(self._selector, samples, redundancy=self._redundancy(stalled))
-        )
-        if found is not None and self._pantry is not None:
+        found = self._find(samples)
+        if self._pantry is not None:
             found = self._pantry.provide(samples, found, read=self.signals.read[self._at])
-        self._hold(self._stand(epoch) if found is None else found)
-        assert self._selection is not None
-        past = Past.of(samples, self._selection)
+        self._hold(found)
+        past = Past.of(samples, found)
         self.signals.notes.setdefault(HISTORY, []).append(msgspec.to_builtins(past))
 
-    def _redundancy(self, stalled: float) -> str:
-        return "keep" if self._pantry is None else self._pantry.redundancy(stalled)
-
-    def _stand(self, epoch: int) -> Selection:
-        """The last selection again, or everything before there is one."""
-        last = self._selection
-        if last is None:
-            count = len(self._dataset)
-            places, weights = np.arange(count, dtype=np.int64), np.ones(count, np.float32)
-            return Selection(self.name, epoch, places, weights, "everything, until there is a selection")
-        return Selection(
-            self.name, epoch, last.places, last.weights, "as before; there is none that is newer"
-        )
+    def _find(self, samples: Samples) -> Selection:
+        """A new selection; from elsewhere the last one again where none comes, and everything before any."""
+        redundancy = "keep" if self._pantry is None else self._pantry.redundancy(samples.stalled)
+        if not isinstance(self._selector, Elsewhere):
+            return make_selection(self._selector, samples, redundancy=redundancy)
+        found, last = self._selector.select_epoch(samples), self._selection
+        if found is None and last is not None:
+            reason = "as before; there is none that is newer"
+            return Selection(self.name, samples.epoch, last.places, last.weights, reason)
+        if found is None:
+            found = select_all(samples, name=self.name, reason="everything, until there is a selection")
+        return drop_duplicates(samples, found) if redundancy == "drop" else found
 
     def _hold(self, selection: Selection) -> None:
         """Keep it in mind, and in the table too."""
@@ -179,8 +179,9 @@ class Curator:
         signals.weight[at[selection.places]] = selection.weights
         if selection.buckets is not None:
             signals.column("bucket")[at] = selection.buckets
+        if signals.has("stand_in"):
+            signals.stand_in[:] = -1
         if selection.stand_ins is not None:
-            signals.column("stand_in")[:] = -1
             signals.stand_in[at[selection.places]] = selection.stand_ins
         signals.notes[SELECTION] = {
             "selector": selection.selector,
