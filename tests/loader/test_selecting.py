@@ -92,6 +92,43 @@ def test_the_length_is_that_of_the_epoch_that_stands(data: hw.Dataset) -> None:
     assert len(train(loader)) < whole
 
 
+def test_the_steps_of_a_run_are_those_that_were_and_those_that_are_known_to_come(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    loader = make(data, Heavy(), batch_size=2, epochs=4, signals=tmp_path)
+    whole, half = len(loader), -(-(len(data) - len(data) // 2) // 2)
+    assert loader.total_steps == 4 * whole
+    taken = 0
+    while loader.epoch < 4:
+        taken += len(train(loader))
+        assert loader.total_steps == whole + 3 * half
+    assert taken == loader.total_steps
+    resumed = make(data, Heavy(), batch_size=2, epochs=4, signals=tmp_path)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.total_steps == taken
+    assert make(data, None, epochs=3).total_steps == 3 * len(make(data, None))
+    with pytest.raises(WrongUse, match="pass epochs=N"):
+        _ = make(data, Heavy()).total_steps
+
+
+def test_a_schedule_of_steps_ends_with_the_run_whatever_is_selected(data: hw.Dataset) -> None:
+    """As how-to/select.md has it."""
+    loader = make(data, Heavy(), batch_size=2, epochs=4)
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1.0, total_steps=loader.total_steps)
+    rates = []
+    while loader.epoch < 4:
+        for batch in loader:
+            optimiser.step()
+            loader.report(batch, loss=loss_of(batch))
+            schedule.last_epoch = round(loader.done * (schedule.total_steps - 1)) - 1
+            schedule.step()
+            rates.append(schedule.get_last_lr()[0])
+    assert len(rates) == loader.total_steps < schedule.total_steps
+    assert max(rates) > 0.9
+    assert rates[-1] == pytest.approx(1.0 / 25 / 1e4)
+
+
 def test_the_last_batch_of_an_epoch_still_teaches_the_next_selection(
     data: hw.Dataset, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from headwater.data.index import write_batch
 from headwater.data.indexcache import cache_folder
 from headwater.errors import StateMismatch, WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
-from headwater.loader.knowledge import HISTORY, SELECTION, look_at
+from headwater.loader.knowledge import HISTORY, SELECTION, look_at, past_of
 from headwater.loader.pantry import Pantry
 from headwater.measure.signalfile import as_batch, read_signals
 from headwater.measure.signals import Signals
@@ -129,6 +129,10 @@ class Curator:
             self._select(epoch, stalled)
         assert self._selection is not None
         return self._selection
+
+    def counts(self) -> dict[int, int]:
+        """How many samples were selected for each epoch so far."""
+        return {one.epoch: one.selected for one in past_of(self.signals)}
 
     def trained(self, seconds: float, *, whole: bool) -> None:
         """Say that an epoch is over, to who wants to know."""

@@ -207,11 +207,28 @@ class DataLoader:
 
         Raises `WrongUse` if the loader was not told how many there will be.
         """
+        epochs = self._known_epochs()
+        if not self._start:
+            return self._epoch / epochs
+        return (self._epoch + self._start / self._order(self._epoch, 0).permutation.count) / epochs
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run on this rank: past epochs as they were, later ones as the one that stands.
+
+        So it changes when a selector does, and is exact in the last epoch. Raises as `done` does.
+        """
+        past = {} if self._curator is None else self._curator.counts()
+        left, now = max(0, self._known_epochs() - self._epoch), len(self)
+        behind = (past.get(epoch) for epoch in range(self._epoch))
+        return left * now + sum(
+            now if count is None else self._order_of(Identity(count), 0).steps for count in behind
+        )
+
+    def _known_epochs(self) -> int:
         if self.epochs is None:
             raise WrongUse("the loader does not know how many epochs there will be; pass epochs=N")
-        if not self._start:
-            return self._epoch / self.epochs
-        return (self._epoch + self._start / self._order(self._epoch, 0).permutation.count) / self.epochs
+        return self.epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next loop be this epoch, from its beginning."""
