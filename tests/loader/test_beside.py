@@ -109,6 +109,10 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert loader.selection is not None
         assert loader.selection.selector == beside.name == "infobatch beside the data"
         assert loader.selection.weights.mean() == pytest.approx(1)
+        fed = beside.rounds[2].fed
+        assert fed is not None
+        assert loader.selection.state == {"model": fed.version}, "which proxy chose it is saved along"
+        assert loader.signals.notes["selection"]["state"] == {"model": fed.version}
 
 
 def test_what_was_fed_is_used_in_the_epoch_after_the_one_that_was_begun(

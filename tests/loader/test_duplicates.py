@@ -175,6 +175,7 @@ def test_what_is_held_stands_in_for_what_is_not(data: hw.Dataset) -> None:
     stood = [len(ids) - len(set(ids)) for ids in served]
     assert all(len(ids) == len(data) for ids in served)
     assert max(stood) > 0
+    assert loader.stats().stand_ins == sum(len(set(data.ids.tolist()) - set(ids)) for ids in served)
     missing = [set(data.ids.tolist()) - set(ids) for ids in served]
     assert all(gone <= set(members.tolist()) for gone in missing)
     assert not set.intersection(*missing)  # nothing is passed over for more than the patience

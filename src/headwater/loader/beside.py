@@ -236,7 +236,10 @@ class Beside:
             return None
         places = self._dataset.index.position_of(verdict.ids)
         order = np.argsort(places, kind="stable")
-        return Selection(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason)
+        return Selection(
+            *(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason),
+            state={"model": verdict.model},
+        )
 
     def close(self) -> None:
         """End what is under way, and remove what was kept here."""
@@ -306,7 +309,8 @@ class Beside:
             selected, one.selected = one.selected, None
             if selected is not None:
                 log.info("%s", _describe(one))
-                return Verdict(selected.ids, selected.weights, selected.reason)
+                version = "" if one.fed is None else one.fed.version
+                return Verdict(selected.ids, selected.weights, selected.reason, model=version)
         return Verdict()
 
     def _wait(self, one: Round) -> None:

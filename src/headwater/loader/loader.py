@@ -139,7 +139,7 @@ class DataLoader:
         )
         self._epoch = self._start = 0
         self._resuming = False
-        self._stalled = 0.0
+        self._stalled, self._stood_in = 0.0, 0
         self._loads = Loads()
         self._order(0, 0)  # raises for sizes and ranks that cannot be
         self._warn_of_rereading()
@@ -265,6 +265,7 @@ class DataLoader:
                 for step, batch in enumerate(batches, start=1):
                     self._stand(epoch, order.start_after(step), order)
                     self._loads.settle(self.signals)
+                    self._stood_in += 0 if selection is None else selection.stood_in(order.take(step - 1))
                     bar.advance(len(batch))
                     handed = time.perf_counter()
                     yield self._transfer.hand_over(batch)
@@ -383,7 +384,7 @@ class DataLoader:
     def stats(self) -> Stats:
         """Totals since this loader was made."""
         failure = "" if self._planner is None else self._planner.failure
-        return replace(self._meter.stats(), planning_failed=failure)
+        return replace(self._meter.stats(), planning_failed=failure, stand_ins=self._stood_in)
 
     def close(self) -> None:
         """Let the threads go. They also go when the loader is no longer used."""
