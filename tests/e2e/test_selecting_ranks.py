@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headwater as hw
@@ -18,16 +19,21 @@ from tunings import COLOURS, write_colours
 
 RANK = """
 import json, sys
-import torch
+import numpy as np
 import torch.distributed as dist
 import headwater as hw
 from headwater import transforms as T
 
-rank, world, port, folder, signals, state, out, epochs, steps = sys.argv[1:]
+rank, world, port, folder, signals, state, out, epochs, steps, mode = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+data = hw.open(folder)
+if mode == "stand_in":  # all of a label are alike, and a rank holds a third of them
+    groups = data.labels.astype(np.int32)
+    given = {"duplicates": hw.Duplicates(groups, "stand_in"), "cache": int(data.sizes.sum()) // 3}
+else:
+    given = {"select": "infobatch", "epochs": 40}
 loader = hw.DataLoader(
-    hw.open(folder), [T.Resize((8, 8))], batch_size=2, shuffle=True, seed=2, num_workers=1,
-    select="infobatch", epochs=40, signals=signals,
+    data, [T.Resize((8, 8))], batch_size=2, shuffle=True, seed=2, num_workers=1, signals=signals, **given
 )
 if state != "-":
     loader.load_state_dict(json.load(open(state.replace("RANK", rank))))
@@ -42,7 +48,9 @@ while loader.epoch < int(epochs):
             break
     if epoch == int(epochs) - 1:
         break
-json.dump({"seen": seen, "state": loader.state_dict()}, open(out, "w"))
+answer = {"seen": seen, "state": loader.state_dict(), "stand_ins": loader.stats().stand_ins}
+answer["served"] = data.ids[loader.selection.served].tolist()
+json.dump(answer, open(out, "w"))
 dist.destroy_process_group()
 """
 
@@ -78,10 +86,12 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int) -> list[Any]:
+def run_ranks(
+    folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int, mode: str = "select"
+) -> list[Any]:
     """`state` is a file, of which a RANK in the name is each one's own number; "-" for none."""
     outs = [work / f"{world}-{epochs}-{rank}.json" for rank in range(world)]
-    return start(RANK, world, outs, lambda out: (folder, work / "signals", state, out, epochs, steps))
+    return start(RANK, world, outs, lambda out: (folder, work / "signals", state, out, epochs, steps, mode))
 
 
 def start(script: str, world: int, outs: list[Path], arguments: Callable[[Path], Any]) -> list[Any]:
@@ -141,6 +151,22 @@ def test_ranks_that_go_on_each_with_its_own_state_select_as_one_would(
     assert visited(first, 0).keys() | visited(rest, 0).keys() == everything
     assert visited(rest, 1) == expected
     assert len({len(answer["seen"]) for answer in rest}) == 1
+
+
+@pytest.mark.slow
+def test_stand_ins_stay_when_ranks_go_on_as_another_number(photo_folder: Path, tmp_path: Path) -> None:
+    two = run_ranks(photo_folder, tmp_path, 2, "-", epochs=2, steps=2, mode="stand_in")
+    served = two[0]["served"]
+    assert served == two[1]["served"], "what each rank found in its own cache is known to all"
+    state = tmp_path / "state"
+    state.write_text(json.dumps(two[1]["state"]))
+    three = run_ranks(photo_folder, tmp_path, 3, str(state), epochs=2, steps=99, mode="stand_in")
+    ids = [id for answer in (*two, *three) for epoch, ids, _ in answer["seen"] if epoch == 1 for id in ids]
+    assert sorted(ids) == sorted(served)
+    assert len(set(ids)) < len(ids) == len(hw.open(photo_folder))
+    assert sum(answer["stand_ins"] for answer in (*two, *three)) == int(
+        np.count_nonzero(np.array(served) != hw.open(photo_folder).ids)
+    )
 
 
 @pytest.fixture(scope="module")
