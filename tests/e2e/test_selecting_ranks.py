@@ -6,29 +6,37 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headwater as hw
 from seaweed import free_ports
+from tunings import COLOURS, write_colours
 
 RANK = """
 import json, sys
-import torch
+import numpy as np
 import torch.distributed as dist
 import headwater as hw
 from headwater import transforms as T
 
-rank, world, port, folder, signals, state, out, epochs, steps = sys.argv[1:]
+rank, world, port, folder, signals, state, out, epochs, steps, mode = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+data = hw.open(folder)
+if mode == "stand_in":  # all of a label are alike, and a rank holds a third of them
+    groups = data.labels.astype(np.int32)
+    given = {"duplicates": hw.Duplicates(groups, "stand_in"), "cache": int(data.sizes.sum()) // 3}
+else:
+    given = {"select": "infobatch", "epochs": 40}
 loader = hw.DataLoader(
-    hw.open(folder), [T.Resize((8, 8))], batch_size=2, shuffle=True, seed=2, num_workers=1,
-    select="infobatch", epochs=40, signals=signals,
+    data, [T.Resize((8, 8))], batch_size=2, shuffle=True, seed=2, num_workers=1, signals=signals, **given
 )
 if state != "-":
-    loader.load_state_dict(json.load(open(state)))
+    loader.load_state_dict(json.load(open(state.replace("RANK", rank))))
 seen = []
 while loader.epoch < int(epochs):
     epoch = loader.epoch
@@ -40,23 +48,59 @@ while loader.epoch < int(epochs):
             break
     if epoch == int(epochs) - 1:
         break
-json.dump({"seen": seen, "state": loader.state_dict()}, open(out, "w"))
+answer = {"seen": seen, "state": loader.state_dict(), "stand_ins": loader.stats().stand_ins}
+answer["served"] = data.ids[loader.selection.served].tolist()
+json.dump(answer, open(out, "w"))
+dist.destroy_process_group()
+"""
+
+BESIDE = """
+import json, sys
+import torch.distributed as dist
+import headwater as hw
+from exports import MEAN, STD
+from headwater import transforms as T
+from nets import SIZE, plain
+
+rank, world, port, folder, classes, out = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+data, steps = hw.open(folder), T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
+beside = hw.Beside("fresh", data, steps, share=0.3, precision="fp32")
+loader = hw.DataLoader(data, steps, batch_size=4, shuffle=True, num_workers=1, select=beside, epochs=9)
+answer = {"seen": [], "error": "", "chosen": []}
+try:
+    while loader.epoch < 4:
+        epoch = loader.epoch
+        answer["chosen"].append(data.ids[loader.selection.places].tolist())
+        for batch in loader:
+            answer["seen"].append([epoch, batch.ids.tolist(), batch.weights.tolist()])
+        beside.feed(plain(classes=int(classes)))
+        if rank == "0":
+            assert beside.rounds[-1].done.wait(60)
+        dist.barrier()
+except hw.errors.HeadwaterError as error:
+    answer["error"] = f"{type(error).__name__}: {error}"
+json.dump(answer, open(out, "w"))
+beside.close()
 dist.destroy_process_group()
 """
 
 
-def run_ranks(folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int) -> list[Any]:
-    port, signals = str(free_ports(1)[0]), str(work / "signals")
+def run_ranks(
+    folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int, mode: str = "select"
+) -> list[Any]:
+    """`state` is a file, of which a RANK in the name is each one's own number; "-" for none."""
     outs = [work / f"{world}-{epochs}-{rank}.json" for rank in range(world)]
+    return start(RANK, world, outs, lambda out: (folder, work / "signals", state, out, epochs, steps, mode))
+
+
+def start(script: str, world: int, outs: list[Path], arguments: Callable[[Path], Any]) -> list[Any]:
+    """What the ranks of a script write; all must end well."""
+    port = free_ports(1)[0]
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                RANK,
-                *map(str, (rank, world, port, folder, signals, state, out, epochs, steps)),
-            ],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            [sys.executable, "-c", script, *map(str, (rank, world, port, *arguments(out)))],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
         )
         for rank, out in enumerate(outs)
     ]
@@ -89,3 +133,68 @@ def test_ranks_select_as_one_would_and_go_on_as_another_number(photo_folder: Pat
     first, rest = visited(two, 1), visited(three, 1)
     assert not first.keys() & rest.keys()
     assert {**first, **rest} == expected
+
+
+@pytest.mark.slow
+def test_ranks_that_go_on_each_with_its_own_state_select_as_one_would(
+    photo_folder: Path, tmp_path: Path
+) -> None:
+    """What each saw before the state was saved is known to all in the epoch after."""
+    expected = visited(run_ranks(photo_folder, tmp_path, 1, "-", epochs=2, steps=99), 1)
+    first = run_ranks(photo_folder, tmp_path, 2, "-", epochs=1, steps=2)
+    states = [answer["state"] for answer in first]
+    assert states[0]["signals"] != states[1]["signals"]
+    for rank, state in enumerate(states):
+        (tmp_path / f"state-{rank}").write_text(json.dumps(state))
+    rest = run_ranks(photo_folder, tmp_path, 2, str(tmp_path / "state-RANK"), epochs=2, steps=99)
+    everything = set(hw.open(photo_folder).ids.tolist())
+    assert visited(first, 0).keys() | visited(rest, 0).keys() == everything
+    assert visited(rest, 1) == expected
+    assert len({len(answer["seen"]) for answer in rest}) == 1
+
+
+@pytest.mark.slow
+def test_stand_ins_stay_when_ranks_go_on_as_another_number(photo_folder: Path, tmp_path: Path) -> None:
+    two = run_ranks(photo_folder, tmp_path, 2, "-", epochs=2, steps=2, mode="stand_in")
+    served = two[0]["served"]
+    assert served == two[1]["served"], "what each rank found in its own cache is known to all"
+    state = tmp_path / "state"
+    state.write_text(json.dumps(two[1]["state"]))
+    three = run_ranks(photo_folder, tmp_path, 3, str(state), epochs=2, steps=99, mode="stand_in")
+    ids = [id for answer in (*two, *three) for epoch, ids, _ in answer["seen"] if epoch == 1 for id in ids]
+    assert sorted(ids) == sorted(served)
+    assert len(set(ids)) < len(ids) == len(hw.open(photo_folder))
+    assert sum(answer["stand_ins"] for answer in (*two, *three)) == int(
+        np.count_nonzero(np.array(served) != hw.open(photo_folder).ids)
+    )
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_colours(tmp_path_factory.mktemp("colours") / "all", 20)
+
+
+def run_beside(folder: Path, work: Path, classes: int) -> list[Any]:
+    outs = [work / f"beside-{rank}.json" for rank in range(2)]
+    return start(BESIDE, 2, outs, lambda out: (folder, classes, out))
+
+
+@pytest.mark.slow
+def test_what_the_first_rank_has_selected_beside_the_data_all_visit(colours: Path, tmp_path: Path) -> None:
+    answers = run_beside(colours, tmp_path, len(COLOURS))
+    assert [answer["error"] for answer in answers] == ["", ""]
+    chosen = answers[0]["chosen"]
+    assert chosen == answers[1]["chosen"]
+    assert [len(one) for one in chosen] == [60, 60, 18, 18], "the first was fed after the first epoch"
+    assert set(chosen[2]) != set(chosen[3])
+    for epoch in range(4):  # `visited` raises for what comes twice
+        assert visited(answers, epoch).keys() == set(chosen[epoch])
+    assert len({len(answer["seen"]) for answer in answers}) == 1
+
+
+@pytest.mark.slow
+def test_what_the_first_rank_cannot_select_all_are_told(colours: Path, tmp_path: Path) -> None:
+    first, second = (answer["error"] for answer in run_beside(colours, tmp_path, 9))
+    assert first.startswith("WrongUse: ")
+    assert "tells 9 classes apart" in first
+    assert second == f"HeadwaterError: the first rank could not select: {first}"

@@ -19,7 +19,6 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
 from headwater.loader.beside import Beside
-from headwater.loader.worth import Worth
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.store.client.selecting import Selected
@@ -110,6 +109,10 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert loader.selection is not None
         assert loader.selection.selector == beside.name == "infobatch beside the data"
         assert loader.selection.weights.mean() == pytest.approx(1)
+        fed = beside.rounds[2].fed
+        assert fed is not None
+        assert loader.selection.state == {"model": fed.version}, "which proxy chose it is saved along"
+        assert loader.signals.notes["selection"]["state"] == {"model": fed.version}
 
 
 def test_what_was_fed_is_used_in_the_epoch_after_the_one_that_was_begun(
@@ -150,13 +153,26 @@ def test_of_every_so_many_calls_one_counts(colours: hw.Dataset) -> None:
         assert [wish.parameters for wish in stores.wishes] == 3 * [{"share": 0.4}]
 
 
+def test_nothing_is_selected_for_epochs_that_will_not_be(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    for epoch in range(5):  # the loader asks for the epoch that comes before the loop feeds
+        beside.select_epoch(look(epoch, colours, epochs=4))
+        beside.feed(make_model())
+    finish(beside)
+    assert [(wish.epoch, wish.ends) for wish in stores.wishes] == [(1, False), (2, False), (3, True)]
+    assert len(beside.rounds) == 3
+
+
 def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_takes(
     canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     beside, stores = canned
     beside.select_epoch(look(0, colours))
     beside.feed(make_model())  # returns at once, though stores take for ever
-    time.sleep(0.05)
+    beside.trained(0.05, whole=True)
     begun = time.monotonic()
     assert beside.select_epoch(look(1, colours)) is None
     assert time.monotonic() - begun < 30
@@ -208,13 +224,11 @@ def test_selecting_that_costs_more_than_it_saves_ends(
 ) -> None:
     beside, stores = canned
     stores.go.set()
-    now = [0.0]
-    beside._worth = Worth(lambda: now[0])
     found = []
     for epoch in range(6):
         found.append(beside.select_epoch(look(epoch, colours)))
         beside._worth.spend(waited=50.0)
-        now[0] += 1.0
+        beside.trained(1.0, whole=True)
         beside.feed(make_model())
         finish(beside)
     assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, COUNT, COUNT]
@@ -224,6 +238,47 @@ def test_selecting_that_costs_more_than_it_saves_ends(
     assert (found[4].weights == 1).all()
     assert caplog.text.count("it ends, and epochs visit everything") == 1
     assert len(stores.wishes) == 4, "nothing more is fed"
+
+
+def test_where_the_trunk_is_frozen_samples_differ_by_the_last_layers_gradient(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    model = make_model()
+    beside.feed(model)
+    model[:-1].requires_grad_(False)
+    beside.feed(Wrapper(model))
+    model[0].requires_grad_(True)
+    beside.feed(model)
+    finish(beside)
+    assert [wish.vectors for wish in stores.wishes] == ["logits", "weights", "logits"]
+
+
+@pytest.mark.parametrize("vectors", ["logits", "weights"])
+def test_what_tells_samples_apart_can_be_said(colours: hw.Dataset, vectors: str) -> None:
+    with closing(Beside("medoids", colours, STEPS, precision="fp32", vectors=vectors)) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        stores.go.set()
+        beside.feed(make_model().requires_grad_(vectors == "logits"))
+        finish(beside)
+        assert stores.wishes[0].vectors == vectors
+
+
+def test_a_frozen_trunk_selects_by_weights_in_a_run(colours: hw.Dataset) -> None:
+    model = make_model().requires_grad_(False)
+    chosen = []
+    for vectors in (None, "weights", "logits"):
+        with closing(
+            Beside("medoids", colours, STEPS, share=0.2, precision="fp32", vectors=vectors)
+        ) as beside:
+            beside.select_epoch(look(0, colours))
+            beside.feed(model)
+            finish(beside)
+            found = beside.select_epoch(look(1, colours))
+            assert found is not None
+            chosen.append(found.places.tolist())
+    assert chosen[0] == chosen[1] != chosen[2]
 
 
 def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:
@@ -236,6 +291,7 @@ def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:
         (lambda: Beside("infobatch", colours, STEPS, share=0.5), "has no parameter 'share'"),
         (lambda: Beside("fresh", colours, STEPS, every=0), "every is 0"),
         (lambda: Beside("fresh", colours, STEPS, precision="int4"), "precision 'int4'"),
+        (lambda: Beside("fresh", colours, STEPS, vectors="pixels"), "vectors of 'pixels'"),
         (
             lambda: Beside("fresh", colours.split(0.5, 0.5)[0], STEPS),
             "serve this part as a dataset of its own",

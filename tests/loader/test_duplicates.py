@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import headwater as hw
 from datasets import CLASSES, Photo, write_folder
 from headwater import transforms as T
 from headwater.errors import WrongUse
+from headwater.select.samples import Samples
+from headwater.select.selection import Selection
 from stores import StoreProcess
 
 COUNT, COPIES = 24, 6
@@ -104,6 +106,65 @@ def test_one_of_a_group_is_visited_and_counts_for_all(data: hw.Dataset) -> None:
     assert len(seen[0] | seen[1]) == len(data)  # members take turns
 
 
+@dataclass
+class Afar:
+    """Selects elsewhere, where nobody knows of near-duplicates: once, for the second epoch."""
+
+    name = "afar"
+
+    def attach(self, ranks: Any) -> None:
+        pass
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        pass
+
+    def select_epoch(self, samples: Samples) -> Selection | None:
+        if samples.epoch != 1:
+            return None
+        weights = np.linspace(0.5, 1.5, len(samples)).astype(np.float32)
+        return Selection("afar", 1, np.arange(len(samples)), weights, "elsewhere")
+
+
+def test_what_is_selected_elsewhere_has_one_of_a_group_too(data: hw.Dataset) -> None:
+    duplicates = replace(hw.find_duplicates(data), mode="drop")
+    loader = make(data, select=Afar(), duplicates=duplicates)
+    assert len(ids_of(loader)) == len(data) - COPIES, "before there is a selection, too"
+    found = loader.selection
+    assert found is not None
+    assert (found.epoch, len(found)) == (1, len(data) - COPIES)
+    assert found.reason == f"elsewhere; {COPIES} near-duplicates left out"
+    assert found.weights.mean() == pytest.approx(1)
+    twice = duplicates.groups[found.places] >= 0
+    own = np.linspace(0.5, 1.5, len(data))[found.places]
+    ratios = found.weights / own
+    assert ratios[twice] / ratios[~twice].mean() == pytest.approx(2)
+    list(loader)
+    list(loader)
+    assert loader.selection is not None
+    assert loader.selection.places.tolist() == found.places.tolist(), "the last one stands"
+    everything = make(data, select=Afar(), cache=1 << 20, duplicates=replace(duplicates, mode="stand_in"))
+    assert len(ids_of(everything)) == len(data), "who may stand in is not dropped"
+
+
+def test_stand_ins_of_an_epoch_are_not_those_of_a_later_one_without_any(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    duplicates = replace(hw.find_duplicates(data), mode="stand_in", patience=1)
+    options = {"duplicates": duplicates, "cache": int(data.sizes.sum()) // 2, "signals": tmp_path}
+    first = make(data, **options)
+    list(first)
+    list(first)
+    assert first._curator is not None
+    assert first.selection is not None
+    assert first.signals.has("stand_in")
+    first._curator._hold(replace(first.selection, stand_ins=None))
+    running = iter(first)
+    next(running)
+    second = make(data, **options)
+    second.load_state_dict(first.state_dict())
+    assert ids_of(second) == ids_of(list(running))
+
+
 def test_what_is_held_stands_in_for_what_is_not(data: hw.Dataset) -> None:
     duplicates = replace(hw.find_duplicates(data), mode="stand_in", patience=2)
     members = data.index.ids[data.positions(np.flatnonzero(duplicates.groups >= 0))]
@@ -114,6 +175,7 @@ def test_what_is_held_stands_in_for_what_is_not(data: hw.Dataset) -> None:
     stood = [len(ids) - len(set(ids)) for ids in served]
     assert all(len(ids) == len(data) for ids in served)
     assert max(stood) > 0
+    assert loader.stats().stand_ins == sum(len(set(data.ids.tolist()) - set(ids)) for ids in served)
     missing = [set(data.ids.tolist()) - set(ids) for ids in served]
     assert all(gone <= set(members.tolist()) for gone in missing)
     assert not set.intersection(*missing)  # nothing is passed over for more than the patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from headwater.models.path import cheapest
 from headwater.models.registry import Registry
 from headwater.models.runtime import precision_of
 from nets import SIZE, plain
+from stores import running_daemon
 from tunings import COLOURS, write_colours
 
 STEPS = T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
@@ -131,6 +133,28 @@ def test_only_a_few_proxies_are_kept_here(
     feeder = make_feeder(colours, registry, precision="fp32")
     fed = [feeder.make(move(model, number).state_dict(), model).version for number in range(4)]
     assert {one.digest for one in registry.versions()} == set(fed[-2:])
+
+
+def test_over_a_link_pixels_come_where_they_are_fewer_bytes(tmp_path: Path, registry: Registry) -> None:
+    large = write_colours(tmp_path / "large", 5, size=4 * SIZE)
+    with running_daemon({"large": large}) as daemon, closing(hw.open(large)) as here:
+        with closing(hw.open(f"{daemon.serving.address}/large")) as there:
+            near, far = (make_feeder(data, registry)._glimpse for data in (here, there))
+        assert near.bytes_moved == 0
+        assert 0 < far.bytes_moved <= len(here) * SIZE * SIZE * 3 < here.sizes.sum() / 4
+        for one, other in zip(near.pixels, far.pixels, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(near.labels, far.labels)
+
+
+def test_over_a_link_files_come_where_pixels_are_more_bytes(tmp_path: Path, registry: Registry) -> None:
+    small = write_colours(tmp_path / "small", 5, size=SIZE)
+    steps = T.Compose([T.Resize((4 * SIZE, 4 * SIZE)), T.Normalize(MEAN, STD)])
+    with (
+        running_daemon({"small": small}) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/small")) as data,
+    ):
+        assert Feeder(data, registry, steps=steps, run="mine")._glimpse.bytes_moved == data.sizes.sum()
 
 
 def test_images_and_labels_go_together(colours: hw.Dataset, registry: Registry) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 import headwater as hw
 from headwater import transforms as T
 from headwater.errors import StateMismatch, WrongUse
+from headwater.select.proxy import Proxy
 from headwater.select.samples import Samples
 from headwater.select.selection import Choice, Selection
 from headwater.select.uniform import Uniform
@@ -89,6 +90,43 @@ def test_the_length_is_that_of_the_epoch_that_stands(data: hw.Dataset) -> None:
     assert len(train(loader)) == whole
     assert len(loader) == -(-(len(data) - len(data) // 2) // 2)
     assert len(train(loader)) < whole
+
+
+def test_the_steps_of_a_run_are_those_that_were_and_those_that_are_known_to_come(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    loader = make(data, Heavy(), batch_size=2, epochs=4, signals=tmp_path)
+    whole, half = len(loader), -(-(len(data) - len(data) // 2) // 2)
+    assert loader.total_steps == 4 * whole
+    taken = 0
+    while loader.epoch < 4:
+        taken += len(train(loader))
+        assert loader.total_steps == whole + 3 * half
+    assert taken == loader.total_steps
+    resumed = make(data, Heavy(), batch_size=2, epochs=4, signals=tmp_path)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.total_steps == taken
+    assert make(data, None, epochs=3).total_steps == 3 * len(make(data, None))
+    with pytest.raises(WrongUse, match="pass epochs=N"):
+        _ = make(data, Heavy()).total_steps
+
+
+def test_a_schedule_of_steps_ends_with_the_run_whatever_is_selected(data: hw.Dataset) -> None:
+    """As how-to/select.md has it."""
+    loader = make(data, Heavy(), batch_size=2, epochs=4)
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1.0, total_steps=loader.total_steps)
+    rates = []
+    while loader.epoch < 4:
+        for batch in loader:
+            optimiser.step()
+            loader.report(batch, loss=loss_of(batch))
+            schedule.last_epoch = round(loader.done * (schedule.total_steps - 1)) - 1
+            schedule.step()
+            rates.append(schedule.get_last_lr()[0])
+    assert len(rates) == loader.total_steps < schedule.total_steps
+    assert max(rates) > 0.9
+    assert rates[-1] == pytest.approx(1.0 / 25 / 1e4)
 
 
 def test_the_last_batch_of_an_epoch_still_teaches_the_next_selection(
@@ -193,6 +231,29 @@ def test_a_folder_that_cannot_be_written_to_is_said(data: hw.Dataset, tmp_path: 
         make(data, Heavy(), signals=tmp_path / "file").state_dict()
 
 
+def test_a_proxy_of_another_run_selects_the_first_epoch(data: hw.Dataset, tmp_path: Path) -> None:
+    small = make(data, "uniform", signals=tmp_path)
+    unsure = set(data.ids[::2].tolist())
+    for batch in small:
+        sure = torch.tensor([0.0 if int(one) in unsure else 8.0 for one in batch.ids])
+        logits = torch.zeros(len(batch.ids), len(data.classes))
+        logits[torch.arange(len(batch.ids)), batch.targets] = sure
+        small.report(batch, loss=torch.ones(len(batch.ids)), logits=logits)
+    known = tmp_path / f"{small.state_dict()['signals']}.arrow"
+    for options in ({}, {"rank": 1, "world_size": 2}):
+        loader = make(data, Proxy(share=0.3), signals=known, **options)
+        assert loader.selection is not None
+        chosen = data.ids[loader.selection.places].tolist()
+        assert set(chosen) <= unsure
+        assert loader.selection.epoch == 0
+        assert 0 < len(chosen) < len(data) // 2
+    alone = make(data, Proxy(share=0.3), signals=known)
+    assert sorted(ids_of(list(alone))) == sorted(chosen)
+    assert (tmp_path / f"{alone.state_dict()['signals']}.arrow").exists()
+    with pytest.raises(StateMismatch, match=r"missing\.arrow cannot be used"):
+        make(data, "proxy", signals=tmp_path / "missing.arrow")
+
+
 def test_logits_tell_probabilities_margins_and_gradients(data: hw.Dataset) -> None:
     @dataclass
     class Curious(Heavy):
@@ -243,7 +304,14 @@ class Afar:
     """Answers as it was told to."""
 
     answers: list[Selection | None]
+    told: list[tuple[bool, bool]] = field(default_factory=list)
     name = "afar"
+
+    def attach(self, ranks: Any) -> None:
+        pass
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        self.told.append((seconds > 0, whole))
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         return self.answers.pop(0) if self.answers else None
@@ -256,6 +324,31 @@ def test_the_last_selection_stands_while_none_comes(data: hw.Dataset) -> None:
     assert sorted(ids_of(list(loader))) == sorted(data.ids.tolist())
     for _ in range(2):
         assert sorted(ids_of(list(loader))) == sorted(data.ids[places].tolist())
+
+
+def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    afar = Afar([])
+    loader = make(data, afar, signals=tmp_path)
+    assert not afar.told
+    list(loader)
+    for _ in loader:
+        state = loader.state_dict()
+        break
+    loader.load_state_dict(state)
+    list(loader)
+    list(loader)
+    assert afar.told == [(True, True), (True, False), (True, False), (True, True)]
+
+
+def test_ranks_that_cannot_tell_each_other_are_refused_before_the_first_step(data: hw.Dataset) -> None:
+    """Each would select alone, and come to something else."""
+    for select in (Heavy(), Afar([])):
+        loader = make(data, select, rank=0, world_size=2)
+        with pytest.raises(WrongUse, match="has to do with all ranks; call"):
+            iter(loader)
+    assert list(make(data, "fresh", rank=0, world_size=2)), "it draws the same on every rank"
 
 
 def test_a_stand_in_is_served_and_named(data: hw.Dataset) -> None:

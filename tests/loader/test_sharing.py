@@ -34,7 +34,7 @@ def find(verdict):
 
 found = []
 for verdict in (
-    Verdict(np.arange(5, dtype=np.int64) << 60, np.linspace(0.5, 1.5, 5, dtype=np.float32), "why"),
+    Verdict(np.arange(5, dtype=np.int64) << 60, np.linspace(0.5, 1.5, 5).astype("f4"), "why", model="ab"),
     Verdict(np.empty(0, np.int64), np.empty(0, np.float32), "none"),
     Verdict(),
     Verdict(dropped="too dear"),
@@ -42,7 +42,7 @@ for verdict in (
     said = share(lambda: find(verdict), ranks)
     ids = None if said.ids is None else said.ids.tolist()
     weights = None if said.weights is None else said.weights.tolist()
-    found.append([ids, weights, said.reason, said.dropped])
+    found.append([ids, weights, said.reason, said.dropped, said.model])
 try:
     share(lambda: find(None), ranks)
 except HeadwaterError as error:
@@ -77,8 +77,12 @@ def test_all_ranks_hear_the_same(tmp_path: Path) -> None:
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     first, second = (json.loads(out.read_text()) for out in outs)
     assert first[:-1] == second[:-1]
-    assert first[0] == [[n << 60 for n in range(5)], [0.5, 0.75, 1.0, 1.25, 1.5], "why", ""]
-    assert first[1:4] == [[[], [], "none", ""], [None, None, "", ""], [None, None, "", "too dear"]]
+    assert first[0] == [[n << 60 for n in range(5)], [0.5, 0.75, 1.0, 1.25, 1.5], "why", "", "ab"]
+    assert first[1:4] == [
+        [[], [], "none", "", ""],
+        [None, None, "", "", ""],
+        [None, None, "", "too dear", ""],
+    ]
     assert (first[-1], second[-1]) == (
         "no such selector",
         "the first rank could not select: WrongUse: no such selector",

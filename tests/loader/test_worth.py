@@ -7,74 +7,100 @@ import pytest
 from headwater.loader.worth import ROUNDS, Spent, Worth
 
 
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def run(worth: Worth, clock: Clock, seconds: float, visited: int = 30, **spent: float) -> None:
+def run(worth: Worth, seconds: float, *, visited: int = 30, busy: bool = True, **spent: float) -> None:
     """An epoch over so many of 100 samples."""
-    worth.begin(visited, 100)
     worth.spend(**spent)
-    clock.now += seconds
-    worth.end(selected=True)
+    worth.note(seconds, visited=visited, samples=100, selected=visited < 100, busy=busy)
 
 
-def test_what_is_left_out_would_have_taken_as_long_as_what_is_visited() -> None:
-    assert Spent(3.0, visited=30, samples=100).saved == pytest.approx(7.0)
-    assert Spent(3.0, visited=100, samples=100).saved == 0
-    assert Spent(3.0, waited=1.0, fed=2.0, link=4.0).cost == 7.0
+def quiet() -> Worth:
+    """Ten seconds for all samples, as long as nothing else goes on."""
+    worth = Worth()
+    run(worth, 10.0, visited=100, busy=False, fed=99.0)
+    return worth
+
+
+def test_what_is_saved_is_what_all_samples_would_have_taken_less_what_some_took() -> None:
+    assert Spent(3.0, whole=10.0).saved == 7.0
+    assert Spent(12.0, whole=10.0).saved == -2.0
+    assert Spent(3.0, whole=10.0, waited=1.0, fed=2.0).cost == 3.0
 
 
 def test_while_it_pays_there_is_nothing_to_say() -> None:
-    clock = Clock()
-    worth = Worth(clock)
+    worth = quiet()
     for _ in range(9):
-        run(worth, clock, 3.0, waited=6.0)
+        run(worth, 3.0, waited=6.0)
         assert not worth.verdict
 
 
 def test_when_it_does_not_it_says_why() -> None:
-    clock = Clock()
-    worth = Worth(clock)
+    worth = quiet()
     for number in range(ROUNDS):
         assert not worth.verdict, f"{number} epochs are too few to tell"
-        run(worth, clock, 3.5, waited=6.0, fed=0.5, link=1.0)
-    assert worth.verdict == ("selecting costs 7.5 s an epoch (waited 6 s, fed 0.5 s, link 1 s) and saves 7 s")
-    run(worth, clock, 300.0)
+        run(worth, 3.5, waited=6.0, fed=1.0)
+    assert worth.verdict == (
+        "selecting costs 7 s an epoch (waited 6 s, fed 1 s) and saves 6.5 s of epochs which take 3.5 s of 10"
+    )
+    run(worth, 1.0)
     assert not worth.verdict, "one good epoch may make up for bad ones"
 
 
-def test_an_epoch_on_everything_saves_nothing() -> None:
-    clock = Clock()
-    worth = Worth(clock)
+def test_epochs_that_scoring_slows_do_not_save_what_they_are_slowed_by() -> None:
+    """Nobody waits, but a third of the samples takes as long as all of them did."""
+    worth = quiet()
     for _ in range(ROUNDS):
-        run(worth, clock, 3.0, visited=100, fed=0.01)
-    assert worth.verdict.endswith("and saves 0 s")
+        run(worth, 11.0)
+    assert worth.verdict.endswith("and saves -1 s of epochs which take 11 s of 10")
+
+
+def test_what_training_takes_by_itself_is_what_it_took_lately() -> None:
+    worth = quiet()
+    run(worth, 0.6)  # caches are warm by now: 2 s for all samples, or less
+    for _ in range(ROUNDS):
+        run(worth, 2.4)
+    assert "and saves -0.4 s" in worth.verdict
+    run(worth, 6.0, busy=False)  # and now they are not: 20 s
+    for _ in range(ROUNDS):
+        run(worth, 6.0)
+    assert not worth.verdict
+    for _ in range(ROUNDS):
+        run(worth, 6.0, waited=15.0)
+    assert "saves 14 s of epochs which take 6 s of 20" in worth.verdict
+
+
+def test_without_an_epoch_that_was_alone_those_that_were_not_must_do() -> None:
+    worth = Worth()
+    for _ in range(ROUNDS):
+        run(worth, 3.0, waited=8.0)
+    assert "saves 7 s" in worth.verdict
+
+
+def test_an_epoch_on_everything_saves_nothing() -> None:
+    worth = Worth()
+    for _ in range(ROUNDS):
+        worth.spend(fed=0.01)
+        worth.note(3.0, visited=100, samples=100, selected=True, busy=True)
+    assert "and saves 0 s" in worth.verdict
 
 
 def test_epochs_before_the_first_selection_do_not_count() -> None:
-    clock = Clock()
-    worth = Worth(clock)
-    worth.end(selected=False)  # nothing had begun
+    worth = quiet()
     for _ in range(5):
-        worth.begin(100, 100)
-        worth.spend(fed=9.0)
-        clock.now += 10.0
-        worth.end(selected=False)
-    assert worth.epoch_seconds == 1.0, "without the time that it stood still"
+        run(worth, 10.0, visited=100, fed=9.0)
+    assert worth.epoch_seconds == 10.0
     assert not worth.verdict
 
 
 def test_what_was_spent_before_an_epoch_was_for_it() -> None:
-    clock = Clock()
-    worth = Worth(clock)
+    worth = quiet()
+    run(worth, 3.0, waited=60.0)
     for _ in range(ROUNDS):
-        worth.spend(waited=9.0)
-        run(worth, clock, 3.0)
-    assert "waited 9 s" in worth.verdict
+        run(worth, 3.0)
+    assert not worth.verdict
+
+
+@pytest.mark.parametrize("visited", [0, 1])
+def test_epochs_of_next_to_nothing_are_no_reason_to_fail(visited: int) -> None:
+    worth = Worth()
+    run(worth, 1.0, visited=visited)
+    assert worth.epoch_seconds == 1.0

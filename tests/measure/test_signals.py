@@ -66,12 +66,16 @@ def test_the_deviation_is_that_of_the_history(index: Index) -> None:
     assert np.isnan(signals.deviation[1:]).all()
 
 
-def test_a_probability_that_is_no_number_leaves_the_history_alone(index: Index) -> None:
+def test_reports_without_a_probability_leave_its_history_alone(index: Index) -> None:
     signals = Signals(index)
-    for epoch, chance in enumerate((0.25, np.nan, 0.75)):
-        signals.record(index.ids[:1], floats(1), epoch=epoch, probability=floats(chance))
-    assert np.isfinite(signals.deviation[0])
-    assert signals.probability_mean[0] == pytest.approx(0.25 + 0.5 / 3)
+    signals.record(index.ids[:1], floats(1), epoch=0)  # without logits
+    for epoch, chance in enumerate((0.25, np.nan, 0.75), start=1):
+        signals.record(index.ids[:2], floats(1, 1), epoch=epoch, probability=floats(chance, np.nan))
+    assert signals.probability_mean[0] == 0.5
+    assert signals.deviation[0] == pytest.approx(float(np.std([0.25, 0.75], ddof=1)))
+    assert np.isnan(signals.deviation[1]), "it was never told"
+    assert signals.probability_count[:3].tolist() == [2, 0, 0]
+    assert signals.seen[0] == 4
 
 
 def test_a_sample_that_comes_twice_in_a_batch_counts_once(index: Index) -> None:
@@ -122,6 +126,19 @@ def test_ranks_that_tell_each_other_what_they_touched_know_the_same(index: Index
     assert not len(first.take_touched().positions)
 
 
+def test_what_other_ranks_are_not_told_yet_is_told_after_a_resume(index: Index, tmp_path: Path) -> None:
+    table = Signals(index)
+    table.record(index.ids[:4], floats(1, 2, 3, 4), epoch=0)
+    table.take_touched()
+    table.record(index.ids[2:3], floats(5), epoch=1)
+    write_batch(tmp_path / "table", as_batch(table, dataset=index.version)[0])
+    found = read_signals(tmp_path / "table", index)
+    found.record(index.ids[6:7], floats(6), epoch=1)
+    rows = found.take_touched()
+    assert rows.positions.tolist() == [2, 6]
+    assert rows.columns["loss"].tolist() == [5, 6]
+
+
 def filled(index: Index) -> Signals:
     signals = Signals(index)
     vectors = np.arange(9, dtype=np.float32).reshape(3, 3)
@@ -144,6 +161,17 @@ def test_a_file_holds_every_column_and_the_notes(index: Index, tmp_path: Path) -
     assert as_batch(found, dataset=index.version)[1] == digest
     found.record(index.ids[2:3], floats(5), epoch=2)  # columns that were read can be written to
     assert as_batch(found, dataset=index.version)[1] != digest
+
+
+def test_another_run_begins_with_what_is_known_of_samples_and_nothing_else(index: Index) -> None:
+    signals = filled(index)
+    signals.note_load(np.array([2]), seconds=floats(1), bytes=floats(100), epoch=7)
+    signals.renew()
+    assert signals.loss[2:5].tolist() == [1, 2, 3]
+    assert signals.bytes[2] == 100
+    assert not any(signals.has(name) for name in ("epoch", "model", "read", "bucket", "weight"))
+    assert not signals.notes
+    assert not len(signals.take_touched().positions)
 
 
 def test_a_file_of_other_data_or_that_is_damaged_is_refused(index: Index, tmp_path: Path) -> None:

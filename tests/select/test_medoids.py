@@ -14,6 +14,7 @@ from coresets import random_vectors
 from headwater.errors import WrongUse
 from headwater.select.craig import Craig
 from headwater.select.medoids import Medoids
+from headwater.select.objectives import OBJECTIVES
 from headwater.select.samples import Samples
 from headwater.select.selecting import make_selection
 
@@ -29,6 +30,33 @@ def test_whole_classes_are_craigs() -> None:
     assert ours.weights is not None
     assert theirs.weights is not None
     assert ours.weights.tolist() == theirs.weights.tolist()
+
+
+@pytest.mark.parametrize("chunk", [20, None])
+def test_another_objective_takes_what_is_best_by_it(chunk: int | None) -> None:
+    samples = two_classes()
+    assert samples.vectors is not None
+    chosen = {name: Medoids(0.1, chunk, objective=name).choose(samples) for name in OBJECTIVES}  # type: ignore[arg-type]
+    assert chosen["facility_location"].places.tolist() == Medoids(0.1, chunk).choose(samples).places.tolist()
+    assert len({tuple(choice.places.tolist()) for choice in chosen.values()}) == len(OBJECTIVES)
+    assert {len(choice.places) for choice in chosen.values()} == {40}
+    spans = {name: farthest(samples, choice.places) for name, choice in chosen.items()}
+    assert spans["k_center"] == min(spans.values())
+    assert "by graph_cut" in chosen["graph_cut"].reason
+    with pytest.raises(WrongUse, match="objective is 'luck'; choose from facility_location"):
+        Medoids(objective="luck")  # type: ignore[arg-type]
+
+
+def farthest(samples: Samples, places: np.ndarray) -> float:
+    """How far a sample is from the nearest of its class that was taken, at most."""
+    assert samples.vectors is not None
+    found = 0.0
+    for label in (0, 1):
+        own = samples.vectors[samples.labels == label].astype(np.float64)
+        taken = samples.vectors[places[samples.labels[places] == label]].astype(np.float64)
+        apart = np.linalg.norm(own[:, None] - taken[None], axis=2).min(axis=1)
+        found = max(found, float(apart.max()))
+    return found
 
 
 def test_a_class_smaller_than_a_piece_is_solved_whole() -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from headwater.select.specs import describe_selector, make_selector
 from headwater.store.client.connection import Connection
 from headwater.store.client.selecting import Selected
 from headwater.store.dataset import Dataset
+from headwater.store.jobs.select import VECTORS
 from headwater.store.pushing import bring_over
 from headwater.store.selecting import SelectingHere, Selects, selects_at
 from headwater.store.wire.messages import SelectionWish
@@ -83,6 +84,15 @@ class _Facts:
     stalled: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """A state of a model, the names of what training changes in it, and the model itself, the first time."""
+
+    state: State
+    trained: set[str]
+    model: nn.Module | None
+
+
 class Beside:
     """A selector for `hw.DataLoader(select=...)` that runs beside the data, with a proxy of the model.
 
@@ -92,11 +102,14 @@ class Beside:
     that comes next, so what was fed is used from the one after that on, and stores select while an epoch
     trains. Until there is a selection, epochs visit everything; one that is late is waited for, but no
     longer than the last epoch took; where stores were lost, the last selection stands. When selecting costs
-    more than it saves, it ends, with a warning.
+    more than it saves, which is what epochs take less than one on everything with nothing else under way, it
+    ends, with a warning.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
-    least so much on images of the data, or fp32. `run` is a name for this training run: what earlier rounds
-    have shown is known to later ones of the same name.
+    least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
+    samples apart: the `logits`, or the last layer's `weights`, which is all of the gradient where nothing
+    else is trained; unless it is given, those are taken there. `run` is a name for this training run: what
+    earlier rounds have shown is known to later ones of the same name.
     """
 
     def __init__(
@@ -109,6 +122,7 @@ class Beside:
         every: int = 1,
         precision: str = "int8",
         correlation: float = 0.9,
+        vectors: str | None = None,
         run: str = "",
     ) -> None:
         if len(dataset) != len(dataset.index):
@@ -118,9 +132,11 @@ class Beside:
             )
         if every < 1:
             raise WrongUse(f"every is {every}; it must be at least 1")
+        if vectors not in (None, *VECTORS):
+            raise WrongUse(f"vectors of {vectors!r}; choose from {', '.join(VECTORS)}")
         self._selector = _resolve(selector, share)
         self._wish = SelectionWish(*describe_selector(self._selector), run=run or uuid.uuid4().hex[:16])
-        self._dataset, self._every = dataset, every
+        self._dataset, self._every, self._vectors = dataset, every, vectors
         self._folder = tempfile.TemporaryDirectory(prefix="headwater-")
         self._threads = Daemons(1, "headwater-beside", closed="this selector was closed; make a new one")
         self._over = threading.Event()
@@ -140,6 +156,7 @@ class Beside:
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
         self._visited: int | None = None  # samples of the selection that stands
+        self._busy = False  # whether stores were asked for a selection since the last epoch, or still are
         self._dropped = ""
 
     @property
@@ -156,21 +173,29 @@ class Beside:
         """Why there is no more selection, in a line; empty while there is."""
         return self._dropped
 
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """The ranks are those of a loader, which may have been told them."""
+        self._ranks = ranks
+
     def feed(self, model: nn.Module) -> None:
-        """Hand over a model's weights for the next selection; they are copied. All ranks call it."""
+        """Hand over a model's weights for the next selection; they are copied. All ranks call it.
+
+        Where the loader knows its `epochs`, nothing is done for one that will not be.
+        """
         self._calls += 1
-        if self._dropped or (self._calls - 1) % self._every:
+        if self._dropped or (self._calls - 1) % self._every or self._is_last:
             return
         begun = time.perf_counter()
         one = Round(self._facts.epoch + 1)
-        first, self._rounds = not self._rounds, [*self._rounds, one]
+        first, self._rounds, self._busy = not self._rounds, [*self._rounds, one], True
         if self._ranks()[0] == 0:
             model = _unwrap(model)
             state = {
                 name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()
             }
             twin = copy.deepcopy(model) if first else None
-            self._threads.submit(self._work, one, state, twin, self._wish_for(one))
+            trained = {name for name, value in model.named_parameters() if value.requires_grad}
+            self._threads.submit(self._work, one, _Weights(state, trained, twin), self._wish_for(one))
         self._worth.spend(fed=time.perf_counter() - begun)
 
     def select_epoch(self, samples: Samples) -> Selection | None:
@@ -179,12 +204,25 @@ class Beside:
         Raises what kept the stores from selecting, if it would do so again.
         """
         due = [one for one in self._rounds if one.epoch <= samples.epoch]
-        self._worth.end(selected=self._visited is not None)
         self._facts = _Facts(samples.epoch, samples.seed, samples.epochs, samples.stalled)
         found = self._follow(samples, due)
         self._visited = self._visited if found is None else len(found)
-        self._worth.begin(len(samples) if self._visited is None else self._visited, len(samples))
         return found
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """An epoch took so long; one that was not `whole` says nothing of what a sample takes."""
+        if not whole:
+            self._worth.epoch_seconds = seconds
+            return
+        count, visited = len(self._dataset), self._visited
+        self._worth.note(
+            seconds,
+            visited=count if visited is None else visited,
+            samples=count,
+            selected=visited is not None,
+            busy=self._busy,
+        )
+        self._busy = not all(one.done.is_set() for one in self._rounds)
 
     def _follow(self, samples: Samples, due: Sequence[Round]) -> Selection | None:
         if not due:
@@ -198,11 +236,19 @@ class Beside:
             return None
         places = self._dataset.index.position_of(verdict.ids)
         order = np.argsort(places, kind="stable")
-        return Selection(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason)
+        return Selection(
+            *(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason),
+            state={"model": verdict.model},
+        )
 
     def close(self) -> None:
         """End what is under way, and remove what was kept here."""
         _end(self._over, self._threads, self._folder)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no epoch comes for which anything could be selected."""
+        return self._facts.epochs is not None and self._facts.epoch + 1 >= self._facts.epochs
 
     def _wish_for(self, one: Round) -> SelectionWish:
         facts = self._facts
@@ -216,10 +262,11 @@ class Beside:
             ends=last,
         )
 
-    def _work(self, one: Round, state: State, model: nn.Module | None, wish: SelectionWish) -> None:
+    def _work(self, one: Round, weights: _Weights, wish: SelectionWish) -> None:
         try:
             before = self._feeder.bytes_moved
-            self._under_way, one.fed = one, self._feeder.make(state, model)
+            self._under_way, one.fed = one, self._feeder.make(weights.state, weights.model)
+            wish = msgspec.structs.replace(wish, vectors=self._vectors_for(weights))
             found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
             one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
             one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
@@ -227,6 +274,11 @@ class Beside:
             one.error = error
         finally:
             one.done.set()
+
+    def _vectors_for(self, weights: _Weights) -> str:
+        if self._vectors is not None:
+            return self._vectors
+        return "weights" if weights.trained <= self._feeder.head else "logits"
 
     @cached_property
     def _selects(self) -> Selects:
@@ -256,9 +308,9 @@ class Beside:
         for one in reversed(due):
             selected, one.selected = one.selected, None
             if selected is not None:
-                self._worth.spend(link=one.link_seconds * self._facts.stalled)
                 log.info("%s", _describe(one))
-                return Verdict(selected.ids, selected.weights, selected.reason)
+                version = "" if one.fed is None else one.fed.version
+                return Verdict(selected.ids, selected.weights, selected.reason, model=version)
         return Verdict()
 
     def _wait(self, one: Round) -> None:

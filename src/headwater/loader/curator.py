@@ -18,17 +18,25 @@ from headwater.data.index import write_batch
 from headwater.data.indexcache import cache_folder
 from headwater.errors import StateMismatch, WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
-from headwater.loader.knowledge import HISTORY, SELECTION, look_at
+from headwater.loader.knowledge import HISTORY, SELECTION, look_at, past_of
 from headwater.loader.pantry import Pantry
 from headwater.measure.signalfile import as_batch, read_signals
 from headwater.measure.signals import Signals
 from headwater.select.past import Past
 from headwater.select.samples import Samples
-from headwater.select.selecting import Selector, find_selector, make_selection
+from headwater.select.selecting import (
+    Selector,
+    drop_duplicates,
+    find_selector,
+    make_selection,
+    select_all,
+)
 from headwater.select.selection import Selection
 from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
+
+_SUFFIX = ".arrow"
 
 
 @runtime_checkable
@@ -37,8 +45,16 @@ class Elsewhere(Protocol):
 
     @property
     def name(self) -> str: ...
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """It selects for a loader that is of this rank, of so many."""
+        ...
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
+        ...
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """An epoch is over, after so many seconds; `whole` unless it was resumed or left early."""
         ...
 
 
@@ -56,12 +72,19 @@ class Curator:
         folder: Path | None = None,
         pantry: Pantry | None = None,
     ) -> None:
-        """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand."""
+        """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand.
+
+        In place of a folder a saved table may be given, to begin with what that knows; raises `StateMismatch`
+        for one that cannot be read, or is of other data.
+        """
         self._selector = selector if isinstance(selector, Elsewhere) else find_selector(selector)
         self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
-        self._folder = folder or cache_folder() / "signals"
+        known = folder if folder is not None and folder.suffix == _SUFFIX else None
+        self._folder = (folder if known is None else known.parent) or cache_folder() / "signals"
         self._pantry = pantry
-        self.signals = Signals(dataset.index)
+        if isinstance(self._selector, Elsewhere):
+            self._selector.attach(ranks)
+        self.signals = Signals(dataset.index) if known is None else _read_known(known, dataset)
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
@@ -85,7 +108,7 @@ class Curator:
         if self.running and self._selection is not None:
             return self._selection
         if self._selection is None or self._selection.epoch != epoch:
-            if self._ranks()[1] > 1 and self.signals.has("seen"):
+            if self._ranks()[1] > 1 and self._selection is not None and self.signals.has("seen"):
                 raise WrongUse(f"nothing is selected for epoch {epoch} yet; begin it on all ranks first")
             self._select(epoch, 0.0)
         assert self._selection is not None
@@ -94,53 +117,63 @@ class Curator:
     def begin(self, epoch: int, *, stalled: float = 0.0) -> Selection:
         """The selection of an epoch. Ranks tell each other what they saw, so all must call it.
 
-        `stalled` is the share of the last epoch in which training waited for data.
+        `stalled` is the share of the last epoch in which training waited for data. Raises `WrongUse` for
+        ranks that must tell each other and cannot.
         """
+        self._check_ranks()
         if self._selection is None or self._selection.epoch != epoch:
             if self._ranks()[1] > 1:
                 stalled = self._exchange(stalled)
+            else:
+                self.signals.touched = None  # there is nobody to tell
             self._select(epoch, stalled)
         assert self._selection is not None
         return self._selection
 
-    def _exchange(self, stalled: float) -> float:
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            self.signals.put(exchange_rows(self.signals.take_touched()))
-            return mean_of(stalled)
-        if self.needs:
+    def counts(self) -> dict[int, int]:
+        """How many samples were selected for each epoch so far."""
+        return {one.epoch: one.selected for one in past_of(self.signals)}
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """Say that an epoch is over, to who wants to know."""
+        if isinstance(self._selector, Elsewhere):
+            self._selector.trained(seconds, whole=whole)
+
+    def _check_ranks(self) -> None:
+        """What learns from reports, or selects in one place for all, takes more than a rank's number."""
+        together = bool(self.needs) or isinstance(self._selector, Elsewhere)
+        if together and self._ranks()[1] > 1 and not _connected():
             raise WrongUse(
-                f"selector {self.name!r} learns from all ranks; call torch.distributed.init_process_group"
+                f"selector {self.name!r} has to do with all ranks; call torch.distributed.init_process_group"
             )
-        return 0.0
+
+    def _exchange(self, stalled: float) -> float:
+        if not _connected():
+            return 0.0
+        self.signals.put(exchange_rows(self.signals.take_touched()))
+        return mean_of(stalled)
 
     def _select(self, epoch: int, stalled: float) -> None:
         samples = self.samples(epoch, stalled=stalled)
-        found = (
-            self._selector.select_epoch(samples)
-            if isinstance(self._selector, Elsewhere)
-            else make_selection(self._selector, samples, redundancy=self._redundancy(stalled))
-        )
-        if found is not None and self._pantry is not None:
+        found = self._find(samples)
+        if self._pantry is not None:
             found = self._pantry.provide(samples, found, read=self.signals.read[self._at])
-        self._hold(self._stand(epoch) if found is None else found)
-        assert self._selection is not None
-        past = Past.of(samples, self._selection)
+        self._hold(found)
+        past = Past.of(samples, found)
         self.signals.notes.setdefault(HISTORY, []).append(msgspec.to_builtins(past))
 
-    def _redundancy(self, stalled: float) -> str:
-        return "keep" if self._pantry is None else self._pantry.redundancy(stalled)
-
-    def _stand(self, epoch: int) -> Selection:
-        """The last selection again, or everything before there is one."""
-        last = self._selection
-        if last is None:
-            count = len(self._dataset)
-            places, weights = np.arange(count, dtype=np.int64), np.ones(count, np.float32)
-            return Selection(self.name, epoch, places, weights, "everything, until there is a selection")
-        return Selection(
-            self.name, epoch, last.places, last.weights, "as before; there is none that is newer"
-        )
+    def _find(self, samples: Samples) -> Selection:
+        """A new selection; from elsewhere the last one again where none comes, and everything before any."""
+        redundancy = "keep" if self._pantry is None else self._pantry.redundancy(samples.stalled)
+        if not isinstance(self._selector, Elsewhere):
+            return make_selection(self._selector, samples, redundancy=redundancy)
+        found, last = self._selector.select_epoch(samples), self._selection
+        if found is None and last is not None:
+            reason = "as before; there is none that is newer"
+            return Selection(self.name, samples.epoch, last.places, last.weights, reason)
+        if found is None:
+            found = select_all(samples, name=self.name, reason="everything, until there is a selection")
+        return drop_duplicates(samples, found) if redundancy == "drop" else found
 
     def _hold(self, selection: Selection) -> None:
         """Keep it in mind, and in the table too."""
@@ -150,8 +183,9 @@ class Curator:
         signals.weight[at[selection.places]] = selection.weights
         if selection.buckets is not None:
             signals.column("bucket")[at] = selection.buckets
+        if signals.has("stand_in"):
+            signals.stand_in[:] = -1
         if selection.stand_ins is not None:
-            signals.column("stand_in")[:] = -1
             signals.stand_in[at[selection.places]] = selection.stand_ins
         signals.notes[SELECTION] = {
             "selector": selection.selector,
@@ -215,4 +249,16 @@ class Curator:
         )
 
     def _path(self, digest: str) -> Path:
-        return self._folder / f"{digest}.arrow"
+        return self._folder / f"{digest}{_SUFFIX}"
+
+
+def _read_known(path: Path, dataset: Dataset) -> Signals:
+    """What another run has saved of this data."""
+    found = read_signals(path, dataset.index)
+    found.renew()
+    return found
+
+
+def _connected() -> bool:
+    """Whether ranks can tell each other anything."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

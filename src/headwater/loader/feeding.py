@@ -27,7 +27,9 @@ from headwater.models.refill import Refill, State
 from headwater.models.registry import Registry
 from headwater.models.requantise import requantise
 from headwater.models.runtime import Engine
+from headwater.models.trial import ANY_SIZE
 from headwater.plan.offload import Offload
+from headwater.plan.offload.ways import smallest_cut
 from headwater.select.scoring import rank_correlation, score
 from headwater.store.dataset import Dataset
 from headwater.store.jobs.quantise import Album
@@ -117,6 +119,11 @@ class Feeder:
         return Fed(digest, precision, correlation, said, time.perf_counter() - begun)
 
     @property
+    def head(self) -> frozenset[str]:
+        """The names of the parameters of the last layer, of the model that was given first."""
+        return frozenset() if self._refill is None else self._refill.head
+
+    @property
     def _classes(self) -> tuple[str, ...]:
         names = self._dataset.classes
         return names or tuple(map(str, range(int(self._dataset.labels.max(initial=-1)) + 1)))
@@ -157,13 +164,23 @@ class Feeder:
         positions = labelled[np.argsort(draws, kind="stable")[: CALIBRATING + HELD_OUT]]
         chain, store = Chain(self._steps.samplewise), self._dataset.store
         crew = Crew(workers=0, readers=0)  # without threads, images come in order
-        extraction = Extraction(lambda: store.reader(chain, (Offload(0),)), chain, album, crew)
+        ways = (self._way(index.sizes[positions]),)
+        extraction = Extraction(lambda: store.reader(chain, ways), chain, album, crew)
         made = [batch.positions for batch in extraction.run(positions, index.ids[positions])]
         found = np.concatenate([np.empty(0, np.int64), *made])
         if not len(found):
             raise WrongUse("no image with a label could be read; a proxy is calibrated on some")
         moved = extraction.meter.stats().bytes_moved if store.remote else 0
         return _Glimpse(album.images, index.labels[found], moved)
+
+    def _way(self, sizes: NDArray[np.int64]) -> Offload:
+        """Pixels from a store that can make them, where they are fewer bytes than files of these sizes."""
+        steps = self._steps.samplewise
+        cut = smallest_cut(steps) if self._dataset.store.remote else 0
+        if not cut:
+            return Offload(0)
+        pixels = steps.cut(cut)[0].out_sizes(ANY_SIZE).prod(axis=1).max()
+        return Offload(cut if 3 * pixels < sizes.mean() else 0)
 
     def _keep(self, proxy: Model) -> str:
         """Its digest; a few before it stay, because a store's delta starts from the last that it got."""

@@ -74,7 +74,8 @@ class DataLoader:
     that policy, an `Auto` with further wishes, an `Offload` does the same for all, and the path of a
     logbook begins with what an earlier run has found. `select` names a selector or is one: an epoch then
     visits the samples that it chooses, with weights; `epochs` tells it how many there will be, and `signals`
-    is the folder where what it knows is saved with the loader's state. `cache` holds samples, so that they
+    is the folder where what it knows is saved with the loader's state, or a file of it that another run has
+    saved: then it begins with what that knows. `cache` holds samples, so that they
     do not move again: bytes of memory, or a `Cache`. `duplicates` says which are near-duplicates, and what to
     do with them. `device` receives the batches, and runs the batch stage.
     `rank` and `world_size` default to torch.distributed's.
@@ -138,7 +139,7 @@ class DataLoader:
         )
         self._epoch = self._start = 0
         self._resuming = False
-        self._stalled = 0.0
+        self._stalled, self._stood_in = 0.0, 0
         self._loads = Loads()
         self._order(0, 0)  # raises for sizes and ranks that cannot be
         self._warn_of_rereading()
@@ -206,11 +207,28 @@ class DataLoader:
 
         Raises `WrongUse` if the loader was not told how many there will be.
         """
+        epochs = self._known_epochs()
+        if not self._start:
+            return self._epoch / epochs
+        return (self._epoch + self._start / self._order(self._epoch, 0).permutation.count) / epochs
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run on this rank: past epochs as they were, later ones as the one that stands.
+
+        So it changes when a selector does, and is exact in the last epoch. Raises as `done` does.
+        """
+        past = {} if self._curator is None else self._curator.counts()
+        left, now = max(0, self._known_epochs() - self._epoch), len(self)
+        behind = (past.get(epoch) for epoch in range(self._epoch))
+        return left * now + sum(
+            now if count is None else self._order_of(Identity(count), 0).steps for count in behind
+        )
+
+    def _known_epochs(self) -> int:
         if self.epochs is None:
             raise WrongUse("the loader does not know how many epochs there will be; pass epochs=N")
-        if not self._start:
-            return self._epoch / self.epochs
-        return (self._epoch + self._start / self._order(self._epoch, 0).permutation.count) / self.epochs
+        return self.epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next loop be this epoch, from its beginning."""
@@ -247,6 +265,7 @@ class DataLoader:
                 for step, batch in enumerate(batches, start=1):
                     self._stand(epoch, order.start_after(step), order)
                     self._loads.settle(self.signals)
+                    self._stood_in += 0 if selection is None else selection.stood_in(order.take(step - 1))
                     bar.advance(len(batch))
                     handed = time.perf_counter()
                     yield self._transfer.hand_over(batch)
@@ -255,12 +274,13 @@ class DataLoader:
         finally:  # also of a loop that is left early
             if planner is not None and self._ranks()[0] == 0:
                 planner.keep()
+            seconds = time.perf_counter() - begun
             if self._curator is not None:
                 self._curator.running = False
+                self._curator.trained(seconds, whole=not order.start and self._epoch == epoch + 1)
         if not order.steps:
             self._stand(epoch, order.permutation.count, order)
         if self._curator is not None:
-            seconds = time.perf_counter() - begun
             self._stalled = (self._meter.stats().waited - waited) / seconds if seconds else 0.0
             if self._epoch == epoch + 1:
                 self._curator.begin(self._epoch, stalled=self._stalled)
@@ -364,7 +384,7 @@ class DataLoader:
     def stats(self) -> Stats:
         """Totals since this loader was made."""
         failure = "" if self._planner is None else self._planner.failure
-        return replace(self._meter.stats(), planning_failed=failure)
+        return replace(self._meter.stats(), planning_failed=failure, stand_ins=self._stood_in)
 
     def close(self) -> None:
         """Let the threads go. They also go when the loader is no longer used."""

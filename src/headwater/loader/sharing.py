@@ -13,12 +13,16 @@ from headwater.errors import HeadwaterError
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the first rank says of an epoch: ids with weights, or none that are new, or why it all ends."""
+    """What the first rank says of an epoch: ids with weights, or none that are new, or why it all ends.
+
+    `model` is the version of the proxy that they were chosen with.
+    """
 
     ids: NDArray[np.int64] | None = None
     weights: NDArray[np.float32] | None = None
     reason: str = ""
     dropped: str = ""
+    model: str = ""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -27,6 +31,7 @@ class _Header(msgspec.Struct, frozen=True):
     count: int
     reason: str
     dropped: str
+    model: str = ""
     error: str = ""
 
 
@@ -49,7 +54,8 @@ def share(find: Callable[[], Verdict], ranks: Callable[[], tuple[int, int]]) -> 
 
 def _encode(verdict: Verdict, *, error: str = "") -> bytes:
     ids, weights = verdict.ids, verdict.weights
-    header = _Header(-1 if ids is None else len(ids), verdict.reason, verdict.dropped, error)
+    count = -1 if ids is None else len(ids)
+    header = _Header(count, verdict.reason, verdict.dropped, verdict.model, error)
     written = msgspec.json.encode(header)
     body = b"" if ids is None or weights is None else ids.tobytes() + weights.tobytes()
     return len(written).to_bytes(8, "little") + written + body
@@ -64,7 +70,7 @@ def _decode(data: bytes) -> Verdict:
         return Verdict(reason=header.reason, dropped=header.dropped)
     ids = np.frombuffer(data, np.int64, header.count, end)
     weights = np.frombuffer(data, np.float32, header.count, end + ids.nbytes)
-    return Verdict(ids, weights, header.reason, header.dropped)
+    return Verdict(ids, weights, header.reason, header.dropped, header.model)
 
 
 def _broadcast(payload: bytes | None) -> bytes:

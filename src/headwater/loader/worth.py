@@ -1,11 +1,13 @@
-"""Whether selecting samples pays: what it costs an epoch against what it saves it."""
+"""Whether selecting samples pays: what it costs an epoch against what it saves it.
+
+Scoring, export and the way of a proxy over the link take cores and bytes from training while it goes on. None
+of that is measured by itself: an epoch that is slowed by it takes longer, and so saves less.
+"""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 ROUNDS = 3
 """Epochs that are looked at together."""
@@ -13,60 +15,52 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Spent:
-    """One epoch: its seconds, the samples that it visited of all, and what was spent on selecting them.
+    """One epoch: its seconds, those that one on everything would have taken, and what selecting cost besides.
 
     `waited` are seconds until a selection came that had not come in time, `fed` those that training stood
-    still to hand over its weights, `link` those that the link was taken from training's own data.
+    still to hand over its weights; neither is among `seconds`.
     """
 
-    seconds: float = 0.0
-    visited: int = 0
-    samples: int = 0
+    seconds: float
+    whole: float
     waited: float = 0.0
     fed: float = 0.0
-    link: float = 0.0
 
     @property
     def cost(self) -> float:
-        return self.waited + self.fed + self.link
+        return self.waited + self.fed
 
     @property
     def saved(self) -> float:
-        """What the samples that were left out would have taken."""
-        return (self.samples - self.visited) * self.seconds / max(1, self.visited)
+        """Below 0 for an epoch on fewer samples that took longer than one on all, with nothing beside it."""
+        return self.whole - self.seconds
 
 
 class Worth:
-    """Follows the epochs of a run; `clock` gives seconds."""
+    """Follows the epochs of a run."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._epochs: deque[Spent] = deque(maxlen=ROUNDS)
-        self._spent = Spent()
-        self._begun: float | None = None
+        self._waited = self._fed = 0.0
+        self._quiet: float | None = None  # seconds of a sample, while nothing goes on beside training
         self.epoch_seconds = 0.0
         """What the last epoch took; 0 until there was one."""
 
-    def begin(self, visited: int, samples: int) -> None:
-        """An epoch begins that visits so many of the samples; what was spent before it, was for it."""
-        self._spent = replace(self._spent, visited=visited, samples=samples)
-        self._begun = self._clock()
+    def spend(self, *, waited: float = 0.0, fed: float = 0.0) -> None:
+        """Seconds that training stood still for selecting, for the epoch that comes."""
+        self._waited, self._fed = self._waited + waited, self._fed + fed
 
-    def spend(self, *, waited: float = 0.0, fed: float = 0.0, link: float = 0.0) -> None:
-        """Seconds that selecting has cost."""
-        spent = self._spent
-        self._spent = replace(
-            spent, waited=spent.waited + waited, fed=spent.fed + fed, link=spent.link + link
-        )
+    def note(self, seconds: float, *, visited: int, samples: int, selected: bool, busy: bool) -> None:
+        """An epoch is over, which visited so many of the samples; it counts if somebody `selected` for it.
 
-    def end(self, *, selected: bool) -> None:
-        """The epoch is over, if one had begun; it counts if somebody `selected` for it."""
-        if self._begun is None:
-            return
-        self.epoch_seconds = max(0.0, self._clock() - self._begun - self._spent.fed)
+        `busy` says that a selection was under way meanwhile.
+        """
+        self.epoch_seconds, own = seconds, seconds / max(1, visited)
+        # what goes on beside training only slows it, so that a busy epoch bounds a quiet one from above
+        self._quiet = min(own, self._quiet) if busy and self._quiet is not None else own
         if selected:
-            self._epochs.append(replace(self._spent, seconds=self.epoch_seconds))
-        self._spent, self._begun = Spent(), None
+            self._epochs.append(Spent(seconds, samples * self._quiet, self._waited, self._fed))
+        self._waited = self._fed = 0.0
 
     @property
     def verdict(self) -> str:
@@ -74,8 +68,9 @@ class Worth:
         cost, saved = self._mean("cost"), self._mean("saved")
         if len(self._epochs) < ROUNDS or cost <= saved:
             return ""
-        parts = ", ".join(f"{name} {self._mean(name):.3g} s" for name in ("waited", "fed", "link"))
-        return f"selecting costs {cost:.3g} s an epoch ({parts}) and saves {saved:.3g} s"
+        parts = ", ".join(f"{name} {self._mean(name):.3g} s" for name in ("waited", "fed"))
+        took = f"which take {self._mean('seconds'):.3g} s of {self._mean('whole'):.3g}"
+        return f"selecting costs {cost:.3g} s an epoch ({parts}) and saves {saved:.3g} s of epochs {took}"
 
     def _mean(self, name: str) -> float:
         total: float = sum(getattr(one, name) for one in self._epochs)

@@ -17,12 +17,18 @@ from headwater.measure.signals import COLUMNS, Signals
 
 FORMAT = 1
 _HEADER = b"headwater.signals"
+_TOUCHED = "touched"
 
 
 def as_batch(signals: Signals, *, dataset: str) -> tuple[pa.RecordBatch, str]:
-    """All columns that there are, and their digest; `dataset` is the version that they belong to."""
+    """All columns that there are, and their digest; `dataset` is the version that they belong to.
+
+    Rows that other ranks do not know of yet are marked, so that they learn of them after a resume too.
+    """
     signals.column("seen")  # so that there is a row per sample whatever was told
     columns = {name: pa.array(values) for name, values in _flat(signals.columns())}
+    if signals.touched is not None:
+        columns[_TOUCHED] = pa.array(signals.touched)
     batch = pa.RecordBatch.from_pydict(columns)
     header = {"format": FORMAT, "dataset": dataset, "notes": signals.notes}
     header["content"] = digest = content_digest(batch, header)
@@ -64,6 +70,9 @@ def read_signals(path: str | os.PathLike[str], index: Index) -> Signals:
 def _table(batch: pa.RecordBatch, index: Index, notes: Mapping[str, Any]) -> Signals:
     found = Signals(index)
     found.notes = dict(notes)
+    if _TOUCHED in batch.schema.names:
+        found.touched = batch.column(_TOUCHED).to_numpy(zero_copy_only=False).astype(np.bool_)
+        batch = batch.drop_columns([_TOUCHED])
     names = [name.partition(".") for name in batch.schema.names]
     for name in dict.fromkeys(whole for whole, _, _ in names):
         if name not in COLUMNS:

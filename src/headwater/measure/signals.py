@@ -1,7 +1,7 @@
 """What training has shown about each sample: columns, one row per sample of the index.
 
 A column takes memory from when something is first known of it. Ranks exchange the rows that each has touched;
-`signalfile` writes and reads a table.
+`signalfile` writes and reads a table, with the rows that are still to be exchanged.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "probability": Column(np.float32),
         "probability_mean": Column(np.float32, 0),
         "probability_spread": Column(np.float32, 0),
+        "probability_count": Column(np.int32, 0),
         "margin": Column(np.float32),
         "vectors": Column(np.float16, width=0),
         "seconds": Column(np.float32),
@@ -58,12 +59,16 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
     }
 )
 """`loss` is the last one, `smoothed` a running mean, `losses` the last few; `probability` is the target's,
-with mean and sum of squared differences from it over all reports; `margin` is that less the largest other
-one; `vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load, lately; `read` is
-the epoch in which it was last truly read. `epoch` and `model` stamp the last report. `group`, `bucket`,
-`weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left out."""
+with mean, sum of squared differences from it and count of those reports that told one; `margin` is that less
+the largest other one; `vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load,
+lately; `read` is the epoch in which it was last truly read. `epoch` and `model` stamp the last report.
+`group`, `bucket`, `weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left
+out."""
 
-EXCHANGED = tuple(name for name in COLUMNS if name not in ("group", "bucket", "weight", "stand_in"))
+_DECIDED = ("group", "bucket", "weight", "stand_in")
+_OF_A_RUN = ("epoch", "model", "read", *_DECIDED)
+
+EXCHANGED = tuple(name for name in COLUMNS if name not in _DECIDED)
 """What ranks see differently until they tell each other; the rest all compute alike."""
 
 
@@ -81,7 +86,8 @@ class Signals:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._columns: dict[str, NDArray[Any]] = {}
-        self._touched: NDArray[np.bool_] | None = None
+        self.touched: NDArray[np.bool_] | None = None
+        """Which rows were written to since ranks last told each other; None: none."""
         self.notes: dict[str, Any] = {}
         """Plain data that is saved along."""
 
@@ -155,9 +161,9 @@ class Signals:
         self.probability[at] = probability
         told = np.isfinite(probability)
         at, probability = at[told], probability[told]
-        count = (self.seen[at] + 1).astype(np.float32)
+        self.probability_count[at] += 1
         before = probability - self.probability_mean[at]
-        self.probability_mean[at] += before / count
+        self.probability_mean[at] += before / self.probability_count[at].astype(np.float32)
         self.probability_spread[at] += before * (probability - self.probability_mean[at])
 
     @property
@@ -170,24 +176,25 @@ class Signals:
 
     @property
     def deviation(self) -> Floats:
-        """The standard deviation of the target's probability over all reports; NaN without two of them."""
+        """The standard deviation of the target's probability; NaN where it was not told twice."""
         if not self.has("probability_spread"):
             return np.broadcast_to(np.float32(_NAN), len(self._index))
+        count = self.probability_count
         with np.errstate(invalid="ignore", divide="ignore"):
-            spread = np.sqrt(self.probability_spread / (self.seen - 1))
-        return np.where(self.seen > 1, spread, np.float32(_NAN)).astype(np.float32)
+            spread = np.sqrt(self.probability_spread / (count - 1))
+        return np.where(count > 1, spread, np.float32(_NAN)).astype(np.float32)
 
     def _touch(self, at: Positions) -> None:
-        if self._touched is None:
-            self._touched = np.zeros(len(self._index), np.bool_)
-        self._touched[at] = True
+        if self.touched is None:
+            self.touched = np.zeros(len(self._index), np.bool_)
+        self.touched[at] = True
 
     def take_touched(self) -> Rows:
         """The rows that were written to since this was last asked, as other ranks need them."""
-        if self._touched is None:
+        if self.touched is None:
             return Rows(np.empty(0, np.int64))
-        at = np.flatnonzero(self._touched)
-        self._touched = None
+        at = np.flatnonzero(self.touched)
+        self.touched = None
         return Rows(at, {name: self._columns[name][at] for name in EXCHANGED if self.has(name)})
 
     def put(self, rows: Iterable[Rows]) -> None:
@@ -196,6 +203,12 @@ class Signals:
             for name, values in some.columns.items():
                 width = values.shape[1] if values.ndim > 1 else 1
                 self.column(name, width=width)[some.positions] = values
+
+    def renew(self) -> None:
+        """Keep what is known of samples for another run, without stamps, decisions and notes of the last."""
+        for name in _OF_A_RUN:
+            self._columns.pop(name, None)
+        self.touched, self.notes = None, {}
 
     def columns(self) -> Mapping[str, NDArray[Any]]:
         """Those that there are, by name."""

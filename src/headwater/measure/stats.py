@@ -22,6 +22,8 @@ class Stats:
     """Samples that were held at the trainer, so that they did not move."""
     cache_misses: int = 0
     """Samples that a cache was asked for and did not hold."""
+    stand_ins: int = 0
+    """Samples for which a near-duplicate that was held was served."""
     skipped: int = 0
     substituted: int = 0
     errors: Mapping[str, str] = field(default_factory=dict)

@@ -49,6 +49,12 @@ class Refill:
         self.exports = 0
         """How often torch had to export it."""
 
+    @property
+    def head(self) -> frozenset[str]:
+        """The names of those parameters that are the head's."""
+        own = {id(parameter) for parameter in self._parts.head.parameters()}
+        return frozenset(name for name, value in self._own.named_parameters() if id(value) in own)
+
     def fill(self, state: State) -> Model:
         """The model with these weights, as near to torch's as an export is."""
         self._own.load_state_dict(dict(state))

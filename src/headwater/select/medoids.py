@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from headwater.errors import WrongUse
 from headwater.select.choosing import check_part, check_share, lowest
 from headwater.select.coreset import choose_coreset
 from headwater.select.maximisers import BySize, Maximiser, Partitioned
-from headwater.select.objectives import FacilityLocation
+from headwater.select.objectives import OBJECTIVES
 from headwater.select.samples import Marks, Samples
 from headwater.select.selection import Choice
 
@@ -33,8 +33,9 @@ class Medoids:
 
     With a `threshold` samples of which no recent loss was above it are dropped, `every` so many epochs, but
     for the `floor` of each class with the highest losses. Once any are, the share is `shrunk`, if that is
-    given. What is dropped is in bucket 1. Without `weighted` it is as the published code, which mines hard
-    samples.
+    given. What is dropped is in bucket 1; without `explore` nothing more is learned of it where losses are
+    those that training reports. Without `weighted` it is as the published code, which mines hard samples.
+    With another `objective` than `facility_location` it is no longer medoids that are taken.
     """
 
     share: float = 0.3
@@ -45,6 +46,7 @@ class Medoids:
     shrunk: float | None = None
     weighted: bool = True
     explore: float = 0.0
+    objective: Literal["facility_location", "k_center", "graph_cut"] = "facility_location"
     name = "medoids"
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Medoids:
         check_share(self.share if self.shrunk is None else self.shrunk)
         check_part("floor", self.floor)
         check_part("explore", self.explore)
+        if self.objective not in OBJECTIVES:
+            raise WrongUse(f"objective is {self.objective!r}; choose from {', '.join(OBJECTIVES)}")
         if self.chunk is not None:
             Partitioned(self.chunk)  # raises if there can be no such chunk
         if self.every < 1:
@@ -68,10 +72,10 @@ class Medoids:
         dropped = int(np.count_nonzero(learned))
         choice = choose_coreset(
             samples,
-            FacilityLocation(),
+            OBJECTIVES[self.objective](),
             self._maximiser,
             share=self.shrunk if self.shrunk is not None and dropped else self.share,
-            how="as medoids" + (f" of pieces of {self.chunk}" if self.chunk else ""),
+            how=self._how + (f" of pieces of {self.chunk}" if self.chunk else ""),
             active=~learned,
             weighted=self.weighted,
         )
@@ -79,6 +83,10 @@ class Medoids:
             return choice
         reason = choice.reason + (f", without {dropped:,} that are learned" if dropped else "")
         return replace(choice, reason=reason, buckets=learned.view(np.uint8), state=state)
+
+    @property
+    def _how(self) -> str:
+        return "as medoids" if self.objective == "facility_location" else f"by {self.objective}"
 
     @property
     def _maximiser(self) -> Maximiser:

@@ -2,7 +2,8 @@
 
 Selection via Proxy (Coleman et al., ICLR 2020). Kept: the share with the least confidence, the least margin
 or the highest entropy by a model that is cheaper to train, fixed for the whole run. Changed: a share of each
-class; a sample of unknown score stays. The columns of the first epoch with any are the proxy's. They hold
+class; a sample of unknown score stays. The columns of the first epoch with any are the proxy's: those of
+another run, where the loader begins with its signals, and else of the model's own first epoch. They hold
 the target's probability and the largest other one, so confidence is exact; margin is, where the target is
 among the two likeliest; entropy is the largest that both allow.
 """

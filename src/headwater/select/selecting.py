@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -98,11 +99,27 @@ def make_selection(
     further = len(places) - len(choice.places)
     reason = choice.reason + (f", and {further:,} to explore or for their class" if further else "")
     if redundancy == "drop":
-        kept, stood = representatives(samples, places)
-        reason += f"; {len(places) - len(kept):,} near-duplicates left out"
-        places, counts = kept, counts[np.searchsorted(places, kept)] * stood
+        places, counts, said = _drop(samples, places, counts)
+        reason += said
     weights = compose(counts, clip=clip)
     return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
+
+
+def drop_duplicates(samples: Samples, selection: Selection, *, clip: float = CLIP) -> Selection:
+    """A selection that was made without a look at near-duplicates, with one of each group for all of it."""
+    places, counts, said = _drop(samples, selection.places, selection.weights.astype(np.float64))
+    return replace(
+        selection, places=places, weights=compose(counts, clip=clip), reason=selection.reason + said
+    )
+
+
+def _drop(
+    samples: Samples, places: Ints, counts: NDArray[np.float64]
+) -> tuple[Ints, NDArray[np.float64], str]:
+    """What is left if one of each group is visited, what that counts, and how many are not."""
+    kept, stood = representatives(samples, places)
+    said = f"; {len(places) - len(kept):,} near-duplicates left out"
+    return kept, counts[np.searchsorted(places, kept)] * stood, said
 
 
 def _count(choice: Choice, places: Ints, added: Marks) -> NDArray[np.float64]:

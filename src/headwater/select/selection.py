@@ -55,6 +55,12 @@ class Selection:
         """Samples of equal weight that would be worth as much, `(sum w)^2 / sum w^2` (Kish)."""
         return effective_size(self.weights)
 
+    def stood_in(self, places: Ints) -> int:
+        """For how many of these another is served."""
+        if self.stand_ins is None:
+            return 0
+        return int(np.count_nonzero(self.stand_ins[np.searchsorted(self.places, places)] >= 0))
+
     @property
     def served(self) -> Ints:
         """Places that are really read."""

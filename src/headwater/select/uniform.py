@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headwater.select.choosing import check_share, lowest
+from headwater.select.choosing import check_part, check_share, lowest
 from headwater.select.samples import Samples
 from headwater.select.selection import Choice
 
@@ -20,6 +20,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         check_share(self.share)
+        check_part("explore", self.explore)
 
     def choose(self, samples: Samples) -> Choice:
         always = replace(samples, epoch=0)
