@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ from headwater.store.jobs.select import Sieve, check_wish, select
 from headwater.store.jobs.selections import Kept, Selections
 from headwater.store.server.decoding import Asker
 from headwater.store.server.desk import Desk
-from headwater.store.server.engines import AT_ONCE
+from headwater.store.server.engines import AT_ONCE, Engines
 from headwater.store.server.guard import Caller
 from headwater.store.server.state import State
 from headwater.store.server.studios import Studio
@@ -235,9 +235,8 @@ class JobDesk:
         assert self._state is not None
         record, state, asker = running.record, self._state, _asker(running)
 
-        def turn(seconds: float) -> AbstractContextManager[None]:
-            studio = self._open(record.dataset, state.registry.version(record.model))
-            return studio.engines.turn(seconds, asker, memory=0)
+        def engines() -> Engines:
+            return self._open(record.dataset, state.registry.version(record.model)).engines
 
         return Sieve(
             dataset=record.dataset,
@@ -246,7 +245,8 @@ class JobDesk:
             selections=selections_of(state),
             features=lambda version: self._studio(record, version).kept(),
             extraction=lambda version: self._studio(record, version).extraction(asker, self._selecting),
-            turn=turn,
+            turn=lambda seconds: engines().turn(seconds, asker, memory=0),
+            spend=lambda seconds: engines().spend(seconds, asker),
             in_use=lambda: models_in_use(state.subfolder("jobs")),
             counted=lambda counts: self._count("headwater_selected_total", counts),
         )
