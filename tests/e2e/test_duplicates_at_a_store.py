@@ -20,8 +20,10 @@ from headwater.engine.inference import Extraction
 from headwater.errors import Refused, WrongUse
 from headwater.models.registry import Registry
 from headwater.store.duplicates import groups_at
+from headwater.store.selecting import selects_at
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.workers import Workers
+from headwater.store.wire.messages import SelectionWish
 from relabelling import small_model
 from stores import running_daemon, write_tokens
 
@@ -102,6 +104,25 @@ def test_the_second_time_only_what_failed_is_decoded(store: Daemon, monkeypatch:
     monkeypatch.setattr(Workers, "run", count)
     np.testing.assert_array_equal(find(store).groups, first.groups)
     assert decoded == [one.id for one in first.failed]
+
+
+def test_a_selection_has_left_what_duplicates_are_found_by(
+    store: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scoring and hashing share a decode: only the file that is no picture is tried once more."""
+    with closing(hw.open(f"{store.serving.address}/photos")) as data:
+        broken = [int(data.ids[at]) for at in range(len(data)) if "broken" in data.index.key(at)]
+        selects_at(data.store).run("small", SelectionWish("uniform", {"share": 0.5}))
+    decoded: list[int] = []
+    run = Workers.run
+
+    def count(self: Workers, work: Any, files: Any) -> Any:
+        decoded.extend(work.ids.tolist())
+        return run(self, work, files)
+
+    monkeypatch.setattr(Workers, "run", count)
+    assert len(find(store)) == 2 * COPIES
+    assert decoded == broken
 
 
 def test_a_part_of_what_is_served_has_its_members_only(store: Daemon, photos: Path) -> None:

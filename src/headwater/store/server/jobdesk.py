@@ -248,7 +248,9 @@ class JobDesk:
             registry=state.registry,
             selections=selections_of(state),
             features=lambda version: self._studio(record, version).kept(),
-            extraction=lambda version: self._studio(record, version).extraction(asker, self._selecting),
+            extraction=lambda version: self._studio(record, version).extraction(
+                asker, self._selecting, prints=self._studios.fingerprints(record.dataset)
+            ),
             turn=lambda seconds: self._studios.engines.turn(seconds, asker, memory=0),
             spend=lambda seconds: self._studios.engines.spend(seconds, asker),
             in_use=lambda: models_in_use(state.subfolder("jobs")),

@@ -75,8 +75,13 @@ class Studio:
             _tell_unkept("features", error)
             return None
 
-    def extraction(self, asker: Asker, crew: Crew | None = None) -> Extraction:
-        """From files to features; in the caller's thread unless there is a crew."""
+    def extraction(
+        self, asker: Asker, crew: Crew | None = None, *, prints: Fingerprints | None = None
+    ) -> Extraction:
+        """From files to features; in the caller's thread unless there is a crew.
+
+        What is decoded for it is fingerprinted too, where `prints` are given to keep that.
+        """
         pipeline = self.variation.pipeline(self.version)
         kept = self._pictures(pipeline)
 
@@ -88,6 +93,7 @@ class Studio:
                 asker=asker,
                 seed=self.variation.seed,
                 pictures=kept,
+                prints=prints,
             )
 
         nothing_left = Chain(Pipeline(()), limits=self.desk.limits)
