@@ -37,6 +37,7 @@ from headwater.store.jobs.record import JobFolder, JobRecord
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import PROXY, Sieve, select
 from headwater.store.jobs.selections import Kept, Selections
+from headwater.store.loads import Loads
 from headwater.store.wire.messages import SelectionWish
 from killing import choose as choose_points
 from killing import find_points, kill_at
@@ -494,6 +495,27 @@ def test_somebody_who_is_gone_before_his_turn_is_no_failure(site: Site) -> None:
     assert site.run(site.record(version), lambda: next(asked) >= 1, turn=turn).result == ""
     with pytest.raises(Gone):
         site.run(site.record(version), turn=turn)
+
+
+def test_what_was_sent_lately_is_what_a_sample_takes(site: Site, looks: Looks) -> None:
+    """Bytes of the file where nothing was; its seconds are not known then."""
+    looks.needs = ()
+    site.keep_all(version := site.push(proxy()))
+    loads = Loads()
+    assert loads.of(site.index) is None
+    some = np.array([4, 2, 9])
+    loads.note(
+        site.index, some, bytes=np.array([70, 0, 5], np.float32), seconds=np.array([0.5, 0, 0.25], np.float32)
+    )
+    site.run(site.record(version), loads=lambda: loads.of(site.index))
+    (shown,) = looks.seen
+    wanted = site.index.sizes.astype(np.float32)
+    wanted[[4, 9]] = [70, 5]
+    np.testing.assert_array_equal(shown.bytes, wanted)
+    assert shown.seconds[[4, 9]].tolist() == [0.5, 0.25]
+    assert np.isnan(np.delete(shown.seconds, [4, 9])).all(), "one that failed was not sent"
+    site.run(site.record(version))
+    np.testing.assert_array_equal(looks.seen[-1].bytes, site.index.sizes)
 
 
 class Spends:

@@ -34,6 +34,7 @@ from headwater.store.jobs.pace import Pace, Turn
 from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
+from headwater.store.loads import Load
 from headwater.store.wire.messages import SelectionWish
 
 PROXY = "proxy"
@@ -56,7 +57,7 @@ class Sieve:
 
     `features` gives what is kept of a version's features, or None. `turn` is for work that stands in line
     with models, `spend` for what needs CPU and no place there. `in_use` are versions that may not go.
-    `counted` is told what became of samples.
+    `counted` is told what became of samples. `loads` is what it took to send samples lately, if it is known.
     """
 
     dataset: str
@@ -69,6 +70,7 @@ class Sieve:
     spend: Turn = lambda seconds: nullcontext()
     in_use: Callable[[], set[str]] = set
     counted: Callable[[Mapping[str, int]], None] = lambda counts: None
+    loads: Callable[[], Load | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -301,7 +303,7 @@ class _Choosing:
         signals = None if run is None else _add_round(run.before(wish.epoch, index), found, wish, index)
         if signals is not None:
             self._pace.seconds = signals.notes.get(_STATE, {}).get(_SECONDS, 0.0)
-        selection = self._choose(_samples(index, wish, found, signals), found.known)
+        selection = self._choose(_samples(sieve, wish, found, signals), found.known)
         if signals is not None:
             signals.notes[_STATE] = {"state": dict(selection.state), _SECONDS: self._pace.seconds}
             if selection.buckets is not None:
@@ -324,10 +326,17 @@ def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Inde
     return signals
 
 
-def _samples(index: Index, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
-    """As selectors see them; of a run also what was before this round."""
+def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
+    """As selectors see them; of a run also what was before this round.
+
+    Bytes are those that were sent last, as the plans of trainers have it, and of the file where none were.
+    """
+    index, load = sieve.index, sieve.loads()
     columns = dict(found.columns)
     columns["bytes"] = index.sizes.astype(np.float32)
+    if load is not None:
+        columns["bytes"] = np.where(np.isnan(load.bytes), columns["bytes"], load.bytes)
+        columns["seconds"] = load.seconds.copy()
     state: Mapping[str, Any] = {}
     if signals is not None:
         state = signals.notes.get(_STATE, {}).get("state", {})

@@ -255,6 +255,7 @@ class JobDesk:
             spend=lambda seconds: self._studios.engines.spend(seconds, asker),
             in_use=lambda: models_in_use(state.subfolder("jobs")),
             counted=lambda counts: self._count("headwater_selected_total", counts),
+            loads=lambda: self._desk.loads.of(self._desk.datasets[record.dataset].index),
         )
 
     def _gallery(self, running: Running) -> Gallery:
