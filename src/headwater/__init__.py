@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from headwater.engine.cache import Cache
     from headwater.loader import Auto, Batch, DataLoader
     from headwater.loader.beside import Beside
-    from headwater.loader.duplicates import Duplicates, find_duplicates
+    from headwater.loader.duplicates import Duplicates
+    from headwater.loader.finding import find_duplicates
     from headwater.loader.probe import profile
     from headwater.models.split import split
     from headwater.plan.offload import Offload
@@ -60,7 +61,7 @@ _HOMES = {
     "Recipe": "headwater.tune.recipe",
     "Sample": "headwater.store",
     "Tuner": "headwater.tune.tuner",
-    "find_duplicates": "headwater.loader.duplicates",
+    "find_duplicates": "headwater.loader.finding",
     "open": "headwater.store",
     "profile": "headwater.loader.probe",
     "split": "headwater.models.split",

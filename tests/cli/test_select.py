@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import headwater as hw
 from headwater import transforms as T
@@ -62,6 +64,52 @@ def test_a_page_shows_plots_and_pictures(
     for title in ("Classes", "What samples count", "Losses", "Samples, epoch by epoch", "The highest losses"):
         assert title in text
     assert text.count("data:image/png") > 10
+
+
+@pytest.fixture(scope="module")
+def twins(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same photos, and copies of three of one class."""
+    root = Path(shutil.copytree(photo_folder, tmp_path_factory.mktemp("twins") / "photos"))
+    for path in sorted(next(one for one in sorted(root.iterdir()) if one.is_dir()).glob("*.jpg"))[:3]:
+        shutil.copy(path, path.with_name(f"{path.stem}-again.jpg"))
+    return root
+
+
+def test_near_duplicates_are_found_left_out_and_shown(
+    headwater: Any, headwater_json: Any, twins: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    plain = headwater_json("select", twins)
+    assert plain["duplicates"] == {"groups": 0, "samples": 0}
+    found = headwater_json("select", twins, "--duplicates", "--html", page)
+    groups = found["duplicates"]
+    assert groups["groups"] >= 3
+    assert found["selected"] == found["samples"] - groups["samples"] + groups["groups"]
+    assert found["largest_weight"] == pytest.approx(2, rel=0.1)
+    assert "near-duplicates left out" in found["reason"]
+    text = page.read_text()
+    assert "Near-duplicates" in text
+    assert text.count("group 0</") == 2, "the members of a group, side by side"
+    shown = headwater("select", twins, "--duplicates").stdout
+    assert f"{groups['samples']} in {groups['groups']} groups" in shown
+
+
+def test_what_a_run_has_told_apart_is_plotted(headwater: Any, photo_folder: Path, tmp_path: Path) -> None:
+    """The distribution of similarity, of gradients that a run has reported."""
+    loader = hw.DataLoader(
+        hw.open(photo_folder), [T.Resize((8, 8))], batch_size=8, select="medoids", signals=tmp_path
+    )
+    for batch in loader:
+        logits = (
+            torch.nn.functional.one_hot(batch.targets, 10) + batch.inputs.float().mean((1, 2, 3))[:, None]
+        )
+        loader.report(batch, loss=batch.targets.float(), logits=logits)
+    saved = tmp_path / f"{loader.state_dict()['signals']}.arrow"
+    page = tmp_path / "page.html"
+    words = ("select", photo_folder, "--by", "medoids", "--signals", saved, "--html", page)
+    done = headwater(*words)
+    assert done.returncode == 0, done.stderr
+    assert "How alike two samples of a class are" in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,10 @@ def test_every_cut_and_codec_gives_the_same_from_the_cache(
     else:
         assert all(entry is not None for entry in look.entries)
         plain = sum(entry[:4] == bytes(4) for entry in look.entries if entry is not None)
-        assert plain == COUNT if not held else plain < COUNT / 2
+        if held and offload == hw.Offload(1):  # whole pixels, which soon turn out larger than files
+            assert COUNT / 2 < plain < COUNT
+        else:
+            assert plain == COUNT if not held else plain < COUNT / 2
     loader.close()
 
 

@@ -112,6 +112,22 @@ def test_a_store_selects_what_the_selector_selects_here(photos: Path, state: Pat
         assert metrics["headwater_bytes_sent_total"]["selection"] > 0  # type: ignore[index]
 
 
+def test_a_store_knows_what_its_samples_take_on_the_plan_in_force(photos: Path, state: Path) -> None:
+    """After an epoch of crops, bytes are those of the crops and not of the files."""
+    with (
+        running_daemon({"photos": photos}, state=state) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/photos")) as data,
+    ):
+        steps = [T.CenterCrop(8)]
+        for _ in hw.DataLoader(data, steps, batch_size=16, offload=hw.Offload(3), on_error="skip"):
+            pass
+        load = daemon._jobs._desk.loads.of(data.index)
+        assert load is not None
+        places = sound(data)
+        assert set(load.bytes[places].tolist()) == {8 * 8 * 3}
+        assert (load.seconds[places] > 0).all()
+
+
 def test_a_large_selection_comes_in_pages(photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.store.wire.pages.SELECTION_ROWS", 13)
     with running_daemon({"photos": photos}, state=state) as daemon:

@@ -15,6 +15,7 @@ from headwater import transforms as T
 from headwater.data.image import Limits
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
+from headwater.engine import chain as chain_module
 from headwater.engine.chain import Chain
 from headwater.errors import SampleCorrupt, SampleTooLarge, WrongUse
 
@@ -212,3 +213,46 @@ def test_a_part_of_a_lot_is_told_under_its_own_places() -> None:
     Chain(pipeline, 3).run(values, lot, done=done)
     Chain(pipeline, 3).run(photos(), whole)
     assert lot.noted == {place: noted for place, noted in whole.noted.items() if place != 4}
+
+
+@dataclass
+class SeeingLot(Lot):
+    """Also wants the whole pictures."""
+
+    seen: dict[int, Any] = field(default_factory=dict)
+
+    def see(self, place: int, image: Any) -> None:
+        assert place not in self.images
+        self.seen[place] = image.copy()
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_who_wants_the_whole_picture_has_it_of_the_same_decode(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = PIPELINES[name].samplewise
+    plain, lot, decoded = new_lot(), new_lot(kind=SeeingLot), []
+    Chain(pipeline, 3).run(photos(), plain)
+    original = chain_module.decode
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        decoded.append(options["box"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(chain_module, "decode", count)
+    Chain(pipeline, 3).run(photos(), lot)
+    assert decoded == [None] * 12, "once each, and whole"
+    whole = through(pipeline.cut(1)[0], photos(), 7)
+    for place in range(12):
+        assert np.array_equal(lot.images[place], plain.images[place])
+        assert np.array_equal(lot.seen[place], whole[place])
+
+
+def test_a_part_of_a_lot_sees_under_its_own_places() -> None:
+    pipeline = PIPELINES["imagenet"].samplewise
+    values: list[Any] = list(photos())
+    done = np.zeros(12, np.uint8)
+    values[4], done[4] = through(pipeline.cut(2)[0], photos(), 7)[4], 2
+    lot = new_lot(kind=SeeingLot)
+    Chain(pipeline, 3).run(values, lot, done=done)
+    assert sorted(lot.seen) == [place for place in range(12) if place != 4]

@@ -88,3 +88,14 @@ def test_no_samples_make_no_parts_no_stacks_and_no_picks() -> None:
 def test_a_budget_that_cannot_be_met(budget: int) -> None:
     with pytest.raises(WrongUse, match="at least one sample and at most all"):
         Parts.whole(3, budget)
+
+
+@pytest.mark.parametrize("stretch", [1, 7, 50, 10**6])
+def test_stretches_hold_every_part_once_and_in_order(stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.select.parts.STRETCH", stretch)
+    sizes = np.array([3, 9, 1, 20, 2, 2])
+    parts = Parts(np.random.default_rng(0).permutation(37), sizes, np.ones(6, np.int64))
+    found = list(parts.stretches())
+    assert [run for some in found for run in runs(some)] == runs(parts)
+    assert len(found) == {1: 6, 7: 4, 50: 1, 10**6: 1}[stretch]
+    assert not list(parts.where(np.zeros(6, np.bool_)).stretches())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,9 @@ def select(
     epoch: Annotated[int | None, typer.Option(min=0, help="Else the one after the last of the run.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="How many the run has.")] = None,
     seed: Annotated[int, typer.Option(help="What draws are keyed by.")] = 0,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Find near-duplicates, and choose one of each group for all.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write ids and weights, as CSV.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with plots and pictures.")] = None,
     token_file: TokenFile = None,
@@ -52,6 +56,7 @@ def select(
     json: JsonFlag = False,
 ) -> None:
     """A dry run: how many samples a selector would choose, of which classes, what they count, and why."""
+    from headwater.loader.finding import find_duplicates
     from headwater.loader.knowledge import look_at
 
     selector = make_selector(by, read_settings(settings or []))
@@ -59,7 +64,9 @@ def select(
     table = _find_signals(data, signals)
     at = _next_epoch(table) if epoch is None else epoch
     samples = look_at(data, table, seed=seed, epoch=at, epochs=epochs)
-    selection = make_selection(selector, samples)
+    if duplicates:
+        samples = replace(samples, group=find_duplicates(data).groups)
+    selection = make_selection(selector, samples, redundancy="drop" if duplicates else "keep")
     if out is not None:
         write_ids(out, data, selection)
     if html is not None:
@@ -137,6 +144,7 @@ def describe(data: Dataset, samples: Samples, selection: Selection) -> dict[str,
         "largest_weight": float(selection.weights.max()),
         "bytes": float(np.nansum(samples.bytes[selection.places], dtype=np.float64)),
         "bytes_of_all": float(np.nansum(samples.bytes, dtype=np.float64)),
+        "duplicates": _count_groups(samples),
         "classes": {
             one.name: {"samples": one.samples, "selected": one.selected, "weight": one.weight}
             for one in balance_of(samples, selection, data.classes)
@@ -144,14 +152,24 @@ def describe(data: Dataset, samples: Samples, selection: Selection) -> dict[str,
     }
 
 
+def _count_groups(samples: Samples) -> dict[str, int]:
+    grouped = samples.group[samples.group >= 0]
+    return {"groups": len(np.unique(grouped)), "samples": len(grouped)}
+
+
 def _print(found: dict[str, Any], samples: Samples, selection: Selection) -> None:
     title = f"{found['selector']}, epoch {found['epoch']}"
-    print_table(("selection", ""), list(facts(samples, selection).items()), title=title)
-    rows = [
+    rows = list(facts(samples, selection).items())
+    if (groups := found["duplicates"])["groups"]:
+        rows.append(("near-duplicates", f"{groups['samples']:,} in {groups['groups']:,} groups"))
+    print_table(("selection", ""), rows, title=title)
+    classes = [
         (name, f"{one['samples']:,}", f"{one['selected']:,}", f"{one['weight']:.1%}")
         for name, one in list(found["classes"].items())[:_CLASSES_SHOWN]
     ]
-    print_table(("class", "samples", "selected", "of the weight"), rows, title="The least selected classes")
+    print_table(
+        ("class", "samples", "selected", "of the weight"), classes, title="The least selected classes"
+    )
     print(printable(found["reason"]))
 
 

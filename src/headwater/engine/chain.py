@@ -38,6 +38,12 @@ class Noting(Lot, Protocol):
     def note(self, place: int, header: Header, size: tuple[int, int], rows: Sequence[Row]) -> None: ...
 
 
+class Seeing(Lot, Protocol):
+    """A lot that wants the whole picture too, for something else; it is then decoded whole, and once."""
+
+    def see(self, place: int, image: Image) -> None: ...
+
+
 class _Part:
     """Some places of a lot, numbered anew."""
 
@@ -47,6 +53,8 @@ class _Part:
         self.ids, self.epoch = lot.ids[places], lot.epoch
         if hasattr(lot, "note"):
             self.note = lambda place, *facts: lot.note(self.places[place], *facts)
+        if hasattr(lot, "see"):
+            self.see = lambda place, image: lot.see(self.places[place], image)
 
     def emit(self, place: int, image: Image) -> None:
         self._lot.emit(self.places[place], image)
@@ -125,12 +133,16 @@ class Chain:
             yield place, header, rows, box
 
     def _run_files(self, files: Sequence[Value], lot: Lot, step: Decode) -> None:
-        for place, header, rows, box in self.locate(files, lot):
+        see = getattr(lot, "see", None)
+        for place, header, rows, found in self.locate(files, lot):
+            box = found if see is None else None
             try:
                 image = decode(files[place], header, mode=step.mode, oriented=step.oriented, box=box)
             except Exception as error:
                 lot.fail(place, "decode", error)
                 continue
+            if see is not None:
+                see(place, image)
             self._finish(place, image, lot, done=1 if box is None else 2, drawn=rows)
 
     def _headers(self, files: Sequence[Value], lot: Lot) -> tuple[list[Header], list[int]]:

@@ -85,7 +85,8 @@ class _Target:
 class Fingerprinting:
     """All that it takes to make fingerprints: where files or thumbnails come from, and threads.
 
-    `reader` makes a reader for one run with `chain`, which is that of `fingerprint_chain`.
+    `reader` makes a reader for one run with `chain`, which is that of `fingerprint_chain`; with one that
+    gives finished thumbnails it is empty.
     """
 
     reader: Callable[[], Reader]

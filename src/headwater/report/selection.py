@@ -157,7 +157,8 @@ def _cosines(samples: Samples, places: NDArray[np.int64]) -> NDArray[np.float64]
     same = (samples.labels[some][1:] == samples.labels[some][:-1]) & (norms[1:] > 0) & (norms[:-1] > 0)
     products = (vectors[1:] * vectors[:-1]).sum(1)[same]
     found: NDArray[np.float64] = products / (norms[1:] * norms[:-1])[same]
-    return found[np.isfinite(found)]
+    # of equal vectors rounding may make a little more than 1, which no bin would hold
+    return np.clip(found[np.isfinite(found)], -1, 1)
 
 
 def _losses(past: Sequence[Past]) -> Figure:

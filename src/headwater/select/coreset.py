@@ -7,7 +7,7 @@ import numpy as np
 from headwater.select.choosing import everything
 from headwater.select.maximisers import Maximiser
 from headwater.select.objectives import Objective
-from headwater.select.parts import Parts, Vectors
+from headwater.select.parts import Parts, Picks, Vectors
 from headwater.select.samples import Marks, Samples
 from headwater.select.selection import Choice
 
@@ -27,7 +27,8 @@ def choose_coreset(
     """A share of each class, or of its `active` samples; `how` is a word for the reason.
 
     A sample weighs as many as it stands for. One without a vector cannot be compared: it stays, and stands
-    for itself. Without any vectors everything stays, and the reason says so.
+    for itself. Classes are chosen from in stretches, each in its turn. Without any vectors everything stays,
+    and the reason says so.
     """
     if samples.vectors is None:
         return Choice(everything(samples), "everything: there are no vectors to compare samples by")
@@ -35,7 +36,11 @@ def choose_coreset(
     looked_at = told if active is None else told & active
     rest = np.flatnonzero(~told if active is None else ~told & active)
     parts = Parts.of_classes(samples, np.flatnonzero(looked_at), share=share)
-    picks = maximiser.maximise(objective, samples.vectors, parts)
+    found = []
+    for some in parts.stretches():
+        with samples.turn(len(some.order)):
+            found.append(maximiser.maximise(objective, samples.vectors, some))
+    picks = Picks.joined(found)
     places = np.concatenate((picks.places, rest))
     order = np.argsort(places)
     sizes = np.concatenate((picks.sizes, np.ones(len(rest), np.int64)))

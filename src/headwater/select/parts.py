@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from headwater.select.samples import Ints, Samples
 
 _CELLS = 1 << 19
 """Pairs of samples in a stack: enough that no time is lost between stacks, little enough for a cache."""
+STRETCH = 8192
+"""Samples of the parts that are chosen from together: enough of them to fill stacks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,14 @@ class Parts:
     def where(self, wanted: NDArray[np.bool_]) -> Parts:
         """Some of the parts."""
         return Parts(self.order[np.repeat(wanted, self.sizes)], self.sizes[wanted], self.budgets[wanted])
+
+    def stretches(self) -> Iterator[Parts]:
+        """Parts that follow each other, so many together as have about `STRETCH` samples, at least one."""
+        (firsts,) = np.nonzero(np.diff(self.begins // STRETCH, prepend=-1))
+        ends = np.cumsum(self.sizes)
+        for first, last in pairwise((*firsts.tolist(), len(self))):
+            order = self.order[ends[first] - self.sizes[first] : ends[last - 1]]
+            yield Parts(order, self.sizes[first:last], self.budgets[first:last])
 
     def split(self, chunk: int) -> Parts:
         """Each part in pieces of one size, at most `chunk`, or as large as it takes to give one sample."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +16,7 @@ from headwater.data.randomness import Draws
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Marks = NDArray[np.bool_]
+Turn = Callable[[int], AbstractContextManager[None]]
 
 _STEP = -2  # keys what selection draws; no pipeline has a step of this number
 
@@ -45,7 +47,8 @@ class Samples:
     one; `seconds` and `bytes` are what a sample takes to load on the plan in force; `seen` counts reports,
     `last` is the epoch of the last one, -1 for none; `group` numbers near-duplicates, -1 for none; `vectors`
     has a row per sample to tell how alike they are. `stalled` is the share of its time that training waits
-    for data. `state` is what the selector itself said an epoch ago.
+    for data. `state` is what the selector itself said an epoch ago. `turn` is what a stretch of a long
+    choice, over so many samples, is done inside of; it may raise, to end it.
     """
 
     ids: Ints
@@ -68,6 +71,7 @@ class Samples:
     epochs: int | None = None
     stalled: float = 0.0
     state: Mapping[str, Any] = field(default_factory=dict)
+    turn: Turn = lambda samples: nullcontext()
 
     @classmethod
     def of(cls, ids: Ints, labels: Ints, **known: Any) -> Samples:

@@ -27,9 +27,10 @@ from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload
 from headwater.select.weights import compose
 from headwater.store.base import Store
+from headwater.store.client.commission import Over
 from headwater.store.client.errand import Abandoned
 from headwater.store.client.remote import RemoteStore
-from headwater.store.client.selecting import Bring, Over, Selected, Selecting
+from headwater.store.client.selecting import Bring, Selected, Selecting
 from headwater.store.features import OWN
 from headwater.store.fleet import ShardedStore
 from headwater.store.jobs.record import SELECT, JobRecord, now

@@ -219,8 +219,58 @@ def test_what_is_to_be_held_is_asked_for_as_it_can_be(
     ways: list[int] | None, wanted: list[bool], asked: list[int] | None
 ) -> None:
     forms = Forms.of(WAYS, STEADY.steady_prefix)
-    found = forms.ask(None if ways is None else np.array(ways, np.uint8), np.array(wanted))
+    nothing = np.full((len(WAYS), 3), np.nan)
+    found = forms.ask(None if ways is None else np.array(ways, np.uint8), np.array(wanted), nothing)
     assert (None if found is None else found.tolist()) == asked
+
+
+NAN = np.nan
+
+
+@pytest.mark.parametrize(
+    ("asked", "lengths", "chosen"),
+    [
+        (0, (500, 60, 9), 1),  # the file was planned, pixels take less; the flip is of this epoch only
+        (1, (500, 900, 9), 0),  # pixels were planned, the file takes less
+        (1, (500, 500, 9), 1),  # they take as much
+        (2, (500, 60, 9), 1),
+        (2, (500, NAN, 9), 0),
+        (1, (500, NAN, 9), 1),  # to find out costs nothing
+        (0, (NAN, 60, 9), 0),
+        (2, (NAN, NAN, NAN), 0),
+    ],
+)
+def test_what_is_to_be_held_is_asked_for_in_its_cheapest_form(
+    asked: int, lengths: tuple[float, ...], chosen: int
+) -> None:
+    forms = Forms.of(WAYS, STEADY.steady_prefix)
+    table = np.array(lengths)[:, None]
+    planned = np.array([asked], np.uint8)
+    found = forms.ask(planned, np.array([True]), table)
+    assert found is not None
+    assert found.tolist() == [chosen]
+    assert forms.ask(planned, np.array([False]), table) is planned
+
+
+def test_a_form_that_turned_out_smaller_is_held_though_files_are_planned() -> None:
+    rig = Rig(ways=WAYS)
+    rig.fetch(np.arange(10), ways=np.ones(10))
+    again = CachedReader(rig._make, WAYS, rig.cache, rig.meter)
+    where = np.arange(20, 30)
+    found = again.fetch(Wanted(where, INDEX.ids[where], 1, np.zeros(10, np.uint8)))
+    assert {way.cut for _, way in rig.source.asked} == {4}, "what was learned is there in the next epoch"
+    assert found.bytes_moved == 10 * np.prod(SHAPE)
+    assert rig.cache.contains(where).all()
+
+
+def test_a_form_that_turned_out_larger_is_not_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SHAPE", (20, 20, 3))
+    rig = Rig(ways=[Offload(4, "none")])
+    rig.fetch(np.arange(10))
+    rig.fetch(np.arange(10, 20))
+    assert [way.cut for _, way in rig.source.asked] == 10 * [4] + 10 * [0]
+    held = rig.cache.holdings()
+    assert held.samples == 20
 
 
 def test_images_are_held_as_they_crossed_if_no_step_has_drawn() -> None:

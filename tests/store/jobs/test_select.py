@@ -6,6 +6,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from headwater.store.jobs.record import JobFolder, JobRecord
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import PROXY, Sieve, select
 from headwater.store.jobs.selections import Kept, Selections
+from headwater.store.loads import Loads
 from headwater.store.wire.messages import SelectionWish
 from killing import choose as choose_points
 from killing import find_points, kill_at
@@ -493,6 +495,75 @@ def test_somebody_who_is_gone_before_his_turn_is_no_failure(site: Site) -> None:
     assert site.run(site.record(version), lambda: next(asked) >= 1, turn=turn).result == ""
     with pytest.raises(Gone):
         site.run(site.record(version), turn=turn)
+
+
+def test_what_was_sent_lately_is_what_a_sample_takes(site: Site, looks: Looks) -> None:
+    """Bytes of the file where nothing was; its seconds are not known then."""
+    looks.needs = ()
+    site.keep_all(version := site.push(proxy()))
+    loads = Loads()
+    assert loads.of(site.index) is None
+    some = np.array([4, 2, 9])
+    loads.note(
+        site.index, some, bytes=np.array([70, 0, 5], np.float32), seconds=np.array([0.5, 0, 0.25], np.float32)
+    )
+    site.run(site.record(version), loads=lambda: loads.of(site.index))
+    (shown,) = looks.seen
+    wanted = site.index.sizes.astype(np.float32)
+    wanted[[4, 9]] = [70, 5]
+    np.testing.assert_array_equal(shown.bytes, wanted)
+    assert shown.seconds[[4, 9]].tolist() == [0.5, 0.25]
+    assert np.isnan(np.delete(shown.seconds, [4, 9])).all(), "one that failed was not sent"
+    site.run(site.record(version))
+    np.testing.assert_array_equal(looks.seen[-1].bytes, site.index.sizes)
+
+
+class Spends:
+    """Counts stretches of work for which CPU was set aside, and what was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    @contextmanager
+    def __call__(self, seconds: float) -> Iterator[None]:
+        self.asked.append(seconds)
+        yield
+
+
+VECTORS = SelectionWish("craig", {"share": 0.2}, seed=2, epoch=4, run="mine")
+
+
+def test_choosing_stands_in_no_line_and_goes_class_by_class(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.keep_all(version := site.push(proxy()))
+    whole = site.run(site.record(version, VECTORS))
+    monkeypatch.setattr("headwater.select.parts.STRETCH", 1)
+    turns, spends = Spends(), Spends()
+    done = site.run(site.record(version, VECTORS), turn=turns, spend=spends)
+    assert done.result == whole.result
+    assert len(turns.asked) == 1, "the one block was scored in line"
+    assert len(spends.asked) == len(NAMES)
+    assert spends.asked[0] == 0, "nothing is known yet"
+    assert all(seconds > 0 for seconds in spends.asked[1:])
+    later = msgspec.structs.replace(VECTORS, epoch=5)
+    site.run(site.record(version, later), spend=(again := Spends()))
+    assert again.asked[0] > 0, "as much as in the round before"
+
+
+def test_other_selectors_choose_at_one_go(site: Site) -> None:
+    site.keep_all(version := site.push(proxy()))
+    site.run(site.record(version), turn=(turns := Spends()), spend=(spends := Spends()))
+    assert (len(turns.asked), len(spends.asked)) == (1, 1)
+
+
+def test_stopped_between_classes_it_chooses_no_further(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.keep_all(version := site.push(proxy()))
+    monkeypatch.setattr("headwater.select.parts.STRETCH", 1)
+    spends = Spends()
+    done = site.run(record := site.record(version, VECTORS), lambda: bool(spends.asked), spend=spends)
+    assert (done.result, len(spends.asked)) == ("", 1)
+    assert site.run(record).result
 
 
 KILLS = pytest.mark.parametrize("kills", [8, pytest.param(400, marks=pytest.mark.soak)], ids=["some", "all"])

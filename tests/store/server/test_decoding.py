@@ -5,17 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headwater import transforms as T
+from headwater.data.image.fingerprint import hash_thumbnails
+from headwater.data.pipeline import Pipeline
+from headwater.data.steps.decode import Decode
 from headwater.engine.budget import Gone
 from headwater.engine.chain import Chain
 from headwater.engine.fetching import Fetched, Wanted
 from headwater.errors import SampleCorrupt
 from headwater.store.cabinet import Cabinet
 from headwater.store.features import Pictures
+from headwater.store.fingerprints import Fingerprints, thumbnail_steps
 from headwater.store.server.decoding import Asker, Decoding
 from headwater.store.server.workers import _digest
 from relabelling import write_photos
@@ -89,6 +94,42 @@ def test_kept_images_are_not_decoded_again(workshop: Workshop, tmp_path: Path) -
     assert second.bytes_moved < first.bytes_moved
     third = reader(workshop, pictures=pictures).fetch(wanted(workshop, np.arange(2, 20)))
     assert third.bytes_moved <= 400, "only a broken file, if there is one among them, is read again"
+
+
+def test_what_is_decoded_is_fingerprinted_by_the_way(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same hashes as without anything else, and no second decode for them."""
+    cabinet, index = Cabinet(tmp_path, most_bytes=1 << 20), workshop.store.index
+    prints = Fingerprints(cabinet, index, dataset="photos")
+    wish = wanted(workshop, np.arange(32))
+    plain = reader(workshop)
+    also: list[int] = []
+    original = workshop.workers.run
+
+    def count(work: Any, files: Any) -> Any:
+        also.append(len(work.also))
+        return original(work, files)
+
+    monkeypatch.setattr(workshop.workers, "run", count)
+    seeing = Decoding(
+        workshop.desk, workshop.store, pipeline=PIPELINE, asker=plain._asker, seed=5, prints=prints
+    )
+    found = seeing.fetch(wish)
+    check(found, locally(workshop, wish))
+    sound = np.array([place for place in range(32) if place not in found.failed])
+    places, hashes = prints.get(index.ids)
+    np.testing.assert_array_equal(places, sound)
+    lot = Lot(index.ids, 0)
+    Chain(thumbnail_steps()).run(workshop.store.read(np.arange(32)), lot)
+    made = np.stack([lot.made[place][:, :, 0] for place in sound.tolist()])
+    np.testing.assert_array_equal(hashes, hash_thumbnails(made))
+    seeing.fetch(wanted(workshop, sound))
+    assert also == [1, 0], "the second time they are there"
+    grey = Pipeline((Decode("L"), *PIPELINE.steps[1:]))
+    Decoding(workshop.desk, workshop.store, pipeline=grey, asker=plain._asker, prints=prints).fetch(wish)
+    assert also[2:] == [0], "what decodes otherwise shares nothing"
+    cabinet.close()
 
 
 def test_all_broken(workshop: Workshop) -> None:

@@ -88,6 +88,19 @@ def test_files_in_the_order_of_the_request(desk: Desk) -> None:
     assert sent["raw"] == found.bytes
 
 
+def test_what_it_took_to_send_a_sample_is_noted(desk: Desk) -> None:
+    index = desk.datasets["photos"].index
+    assert desk.loads.of(index) is None
+    answer(desk, ask(desk, [30, 2], heads=50))
+    assert desk.loads.of(index) is None, "a head is no sample"
+    answer(desk, ask(desk, [30, 2, 11]))
+    load = desk.loads.of(index)
+    assert load is not None
+    assert load.bytes[[30, 2, 11]].tolist() == [len(file) for file in files(desk, [30, 2, 11])]
+    assert (load.seconds[[30, 2, 11]] > 0).all()
+    assert np.isnan(np.delete(load.bytes, [30, 2, 11])).all()
+
+
 @pytest.mark.parametrize("length", [1, 50, 1 << 40])
 def test_heads(desk: Desk, length: int) -> None:
     found = answer(desk, ask(desk, [30, 2], heads=length))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -195,6 +196,24 @@ def test_who_waits_for_cores_keeps_nobody_from_the_line(registry: Registry, vers
     over.set()
     for thread in threads:
         thread.join(SECONDS)
+
+
+def test_what_runs_no_layers_keeps_nobody_from_the_line(registry: Registry, version: ModelVersion) -> None:
+    engines = make(registry, cores=1)
+    end = time.monotonic() + SECONDS
+    predicting = asker("predict", lambda: time.monotonic() > end)
+    with engines.spend(0.0, asker("select")), engines.turn(0.0, predicting, memory=0):
+        assert engines.borrow(version, asker("select")).width == version.features
+
+
+def test_what_runs_no_layers_waits_for_cores_until_nobody_wants_it(registry: Registry) -> None:
+    cores = Cores(1)
+    engines = Engines(registry, cores, most_bytes=1 << 30)
+    spend_all(cores)
+    asked = itertools.count()
+    with pytest.raises(Gone), engines.spend(0.1, asker("select", lambda: next(asked) > 2)):
+        raise AssertionError("it began without cores")
+    assert next(asked) > 2
 
 
 def test_predictions_go_before_reads_and_reads_before_labels(registry: Registry) -> None:

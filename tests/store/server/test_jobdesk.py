@@ -55,7 +55,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 @pytest.fixture(scope="module")
 def desk(shop: Workshop) -> Iterator[JobDesk]:
-    with JobDesk(shop.state, shop.desk, shop.studios.open) as made:
+    with JobDesk(shop.state, shop.desk, shop.studios) as made:
         yield made
 
 
@@ -118,7 +118,7 @@ def test_a_version_that_is_withdrawn_labels_no_further(shop: Workshop, tmp_path:
     away = "postgresql+psycopg://nobody@127.0.0.1:1/labels"
     with (
         State(tmp_path / "state", labels=away) as state,
-        JobDesk(state, shop.desk, shop.studios.open) as desk,
+        JobDesk(state, shop.desk, shop.studios) as desk,
     ):
         jobs = [start(desk, JobStart("relabel", "photos", v.digest, v.digest[:9])) for v in versions]
         assert desk.unfinished == 2
@@ -160,7 +160,7 @@ def test_stopping_passes_over_what_is_not_there(desk: JobDesk) -> None:
 
 def test_without_a_state_there_are_no_jobs(shop: Workshop) -> None:
     studios = Studios(None, shop.desk, shop.cores, feature_bytes=0)
-    with JobDesk(None, shop.desk, studios.open) as bare:
+    with JobDesk(None, shop.desk, studios) as bare:
         assert bare.unfinished == 0
         assert bare.withdraw("0" * 32) == []
         for action, wish in (("jobs", JobQuery()), ("job_start", WISH), ("job_stop", JobStop(["a"]))):
@@ -173,7 +173,7 @@ def test_a_label_database_that_is_away_is_waited_for(shop: Workshop, tmp_path: P
     away = "postgresql+psycopg://nobody@127.0.0.1:1/labels"
     with (
         State(tmp_path / "state", labels=away) as state,
-        JobDesk(state, shop.desk, shop.studios.open) as desk,
+        JobDesk(state, shop.desk, shop.studios) as desk,
     ):
         job = start(desk)
         told = until(desk, job.id, lambda job: job.error)
@@ -268,5 +268,5 @@ def test_a_selection_that_cannot_be_is_refused_at_once(
 
 def test_without_a_state_there_are_no_selections(shop: Workshop) -> None:
     studios = Studios(None, shop.desk, shop.cores, feature_bytes=0)
-    with JobDesk(None, shop.desk, studios.open) as bare, pytest.raises(WrongUse, match="--state"):
+    with JobDesk(None, shop.desk, studios) as bare, pytest.raises(WrongUse, match="--state"):
         bare.selection("0" * 16)

@@ -27,7 +27,7 @@ def test_a_dataset_that_is_replaced_meanwhile(tmp_path: Path) -> None:
     others = write_photos(tmp_path / "others", 7, name="other-")
     with open_workshop(photos, tmp_path / "state") as shop:
         before = shop.store
-        jobs = JobDesk(shop.state, shop.desk, shop.studios.open)
+        jobs = JobDesk(shop.state, shop.desk, shop.studios)
         record = JobRecord(
             id="a",
             kind=RELABEL,

@@ -22,8 +22,10 @@ from headwater.data import codecs
 from headwater.data.image import Limits
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps.base import Image, Row, Step
+from headwater.data.steps.decode import Decode
 from headwater.engine.chain import Chain
 from headwater.errors import WrongUse
+from headwater.store.fingerprints import thumbnail_steps
 from headwater.store.server.workers import Done, Work, Workers, WorkersBusy, WorkersFailed
 from headwater.store.wire.catalogue import digests
 from pictures import jpeg, photo
@@ -31,6 +33,7 @@ from pictures import jpeg, photo
 LIMITS = Limits(pixels=100_000)
 RESIZED = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip()]).samplewise
 PIPELINE = T.Compose([T.RandomCrop(24), T.RandomHorizontalFlip()]).samplewise  # needs no torch
+THUMBNAIL = thumbnail_steps()
 FATAL_HEIGHT = 29
 
 
@@ -198,6 +201,45 @@ def test_a_suffix_of_a_chain_draws_as_in_the_whole(shared: Workers) -> None:
         not np.array_equal(pixels(done, place), pixels(shared.run(work(PIPELINE, 6), files), place))
         for place in range(6)
     )
+
+
+def thumbnails(files: Sequence[bytes]) -> dict[int, Image]:
+    lot = Lot(np.arange(len(files)), 0)
+    Chain(THUMBNAIL, 0).run(files, lot)
+    return lot.images
+
+
+def test_one_decode_makes_several_things(shared: Workers) -> None:
+    files = photos(12)
+    files[3] = b"no picture"
+    asked = work(PIPELINE, 12, also=(THUMBNAIL, Pipeline(THUMBNAIL.steps[:1])))
+    done = shared.run(asked, files)
+    assert_all_made(done, asked, files, without=[3])
+    small, whole = done.further
+    wanted = thumbnails(files)
+    for place in range(12):
+        if place == 3:
+            assert small[place] is whole[place] is None
+            continue
+        assert np.array_equal(small[place], wanted[place])
+        assert whole[place].shape[:2] == tuple(done.source_sizes[place])
+    assert shared.run(work(PIPELINE, 2), photos(2)).further == []
+
+
+def test_what_is_also_made_waits_for_room_with_its_sample(make: Callable[..., Workers]) -> None:
+    workers = make(arena_bytes=90_000)
+    files = photos(30)
+    asked = work(PIPELINE, 30, also=(THUMBNAIL,))
+    done = workers.run(asked, files)
+    assert_all_made(done, asked, files)
+    wanted = thumbnails(files)
+    assert all(np.array_equal(done.further[0][place], wanted[place]) for place in range(30))
+
+
+def test_what_decodes_otherwise_shares_no_decode() -> None:
+    grey = Pipeline((Decode("L"), *THUMBNAIL.steps[1:]))
+    with pytest.raises(WrongUse, match="do not begin as"):
+        work(PIPELINE, 2, also=(grey,))
 
 
 def test_any_buffer_is_a_file(shared: Workers) -> None:

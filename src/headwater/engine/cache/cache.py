@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headwater.data.index import Index
 from headwater.engine.cache.disk import FILES, Disk
+from headwater.engine.cache.lengths import Lengths
 from headwater.engine.cache.settings import Cache
 from headwater.engine.cache.shelf import Shelf
 from headwater.engine.cache.table import MEMORY, OVERHEAD, Positions, Slots, Table
@@ -64,6 +65,8 @@ class SampleCache:
         self._goners: deque[tuple[int, int]] = deque()  # slot and position, from the least worth on
         self._leaving = 0  # bytes of these
         self._shelf: Shelf | None = None
+        self.lengths = Lengths()
+        """What ways make of files, as far as this cache has seen it."""
 
     @property
     def steady(self) -> int:

@@ -29,7 +29,8 @@ class Forms:
     """The ways of a reader: those that make the same of a sample in every epoch, and that of the file.
 
     What a store makes of a sample may be held if none of the steps that made it draws, because what is drawn
-    is another in the next epoch. A sample that is to be held and would not come so is asked for as a file.
+    is another in the next epoch. A sample that is to be held is asked for in that form which takes the fewest
+    bytes; while nothing is known of the one that is planned, in that, or as a file if it cannot be held.
     """
 
     ways: tuple[Offload, ...]
@@ -43,13 +44,26 @@ class Forms:
         steady = np.array([way.cut <= steady_prefix for way in listed], np.bool_)
         return cls(listed, steady, listed.index(file))
 
-    def ask(self, ways: NDArray[np.uint8] | None, wanted: Marks) -> NDArray[np.uint8] | None:
-        """The ways to ask for: those that were asked for, but of what is to be held a form that can be."""
+    def ask(
+        self, ways: NDArray[np.uint8] | None, wanted: Marks, lengths: NDArray[np.float64]
+    ) -> NDArray[np.uint8] | None:
+        """The ways to ask for: those that were asked for, but of what is to be held the cheapest to hold.
+
+        `lengths` are bytes that each way will make of each sample, a row for each way; NaN is not known.
+        """
         asked = np.zeros(len(wanted), np.uint8) if ways is None else ways
-        changed = wanted & ~self.steady[asked]
-        if not changed.any():
-            return ways
-        return np.where(changed, np.uint8(self.file), asked)
+        chosen = np.where(wanted, self._cheapest(asked, lengths), asked)
+        return ways if (chosen == asked).all() else chosen
+
+    def _cheapest(self, asked: NDArray[np.uint8], lengths: NDArray[np.float64]) -> NDArray[np.uint8]:
+        table = np.where(self.steady[:, None] & ~np.isnan(lengths), lengths, np.inf)
+        every = np.arange(len(asked))
+        least = table.argmin(axis=0)
+        best = np.where(np.isfinite(table[least, every]), least, self.file)
+        stays = self.steady[asked] & (
+            np.isnan(lengths[asked, every]) | (table[asked, every] <= table[best, every])
+        )
+        return np.where(stays, asked, best).astype(np.uint8)
 
 
 class CachedReader:
@@ -90,10 +104,27 @@ class CachedReader:
 
     def _fetch(self, asked: Wanted, wanted: Marks) -> Fetched:
         """From the other reader; what is wanted of it is given to the cache."""
-        ways = self._forms.ask(asked.ways, wanted)
+        files, ways = self._inner.sizes(asked.positions), asked.ways
+        if wanted.any():
+            known = [self._cache.lengths.predict(way, files) for way in self._forms.ways]
+            ways = self._forms.ask(ways, wanted, np.stack(known))
         found = self._inner.fetch(replace(asked, ways=ways, packed=bool(wanted.any())))
+        self._learn(np.zeros(len(files), np.uint8) if ways is None else ways, files, found)
         self._offer(asked.positions, found, wanted)
         return found
+
+    def _learn(self, ways: NDArray[np.uint8], files: NDArray[np.int64], found: Fetched) -> None:
+        """What those ways made of files that were gone."""
+        if found.done is None:
+            return
+        made = np.zeros(len(files), np.int64) if found.costs is None else found.costs.bytes.copy()
+        for place, packed in found.packed.items():
+            made[place] = len(packed.payload)
+        for number in np.unique(ways[found.done > 0]).tolist():
+            way = self._forms.ways[number]
+            came = (ways == number) & (found.done == way.cut) & (files > 0) & (made > 0)
+            if way.cut and came.any():
+                self._cache.lengths.learn(way, files[came], made[came])
 
     def _open(self, look: Look, positions: Positions) -> tuple[dict[int, Entry], NDArray[np.float32]]:
         """The held samples by place, and CPU seconds that opening each took; a damaged one is wanted anew."""

@@ -22,6 +22,8 @@ QUANTISE = "quantise"
 """The kind of job that `store.jobs.quantise` does."""
 SELECT = "select"
 """The kind of job that `store.jobs.select` does."""
+DUPLICATES = "duplicates"
+"""The kind of job that `store.jobs.duplicates` does."""
 MOST_FAILURES = 100
 """Samples that a record names; all are counted."""
 _FINISHED_KEPT = 100
@@ -52,7 +54,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     `counts` add up to the samples that were looked at and needed something. `error` says why it failed, or
     what keeps it waiting. Of a job that makes a version, `bound` is what that must reach, `result` its
     digest, empty where it did not, `said` why, and `figures` what was measured; of one that selects,
-    `selection` is how, and `result` the digest of what was selected.
+    `selection` is how, and `result` the digest of what was selected. Of one that groups, `model` may be
+    empty, `bound` says how alike its samples are, and `result` is the digest of the groups.
     """
 
     id: str

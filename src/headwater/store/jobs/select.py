@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,11 @@ from headwater.select.selecting import Selector, make_selection, select_all
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
 from headwater.store.features import Features
+from headwater.store.jobs.pace import Pace, Turn
 from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
+from headwater.store.loads import Load
 from headwater.store.wire.messages import SelectionWish
 
 PROXY = "proxy"
@@ -45,18 +47,17 @@ BLOCK = 8192
 """Samples that are looked at together."""
 _LOGITS_AT_ONCE = 1 << 22
 _STATE = "selection"  # in the notes of a table, as a loader's has it
+_SECONDS = "seconds"
 _REASON = 300
-
-Turn = Callable[[float], AbstractContextManager[None]]
-"""What a stretch of work is done inside of, of about so many seconds, where others want the cores too."""
 
 
 @dataclass(frozen=True)
 class Sieve:
     """Where it is done: a dataset, the models, how images become features, and where selections are kept.
 
-    `features` gives what is kept of a version's features, or None. `in_use` are versions that may not go.
-    `counted` is told what became of samples.
+    `features` gives what is kept of a version's features, or None. `turn` is for work that stands in line
+    with models, `spend` for what needs CPU and no place there. `in_use` are versions that may not go.
+    `counted` is told what became of samples. `loads` is what it took to send samples lately, if it is known.
     """
 
     dataset: str
@@ -66,8 +67,10 @@ class Sieve:
     features: Callable[[ModelVersion], Features | None]
     extraction: Callable[[ModelVersion], Extraction]
     turn: Turn = lambda seconds: nullcontext()
+    spend: Turn = lambda seconds: nullcontext()
     in_use: Callable[[], set[str]] = set
     counted: Callable[[Mapping[str, int]], None] = lambda counts: None
+    loads: Callable[[], Load | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -98,7 +101,7 @@ def select(sieve: Sieve, running: Running) -> None:
             found = _Scoring(sieve, running, version, vectors=_gradients(selector, wish, version)).run()
             if found is None:
                 return
-            _conclude(sieve, running, found, _choose(sieve, selector, wish, found, run))
+            _conclude(sieve, running, found, _Choosing(sieve, running, selector).run(found, run))
         except Gone:
             if not running.over():
                 raise
@@ -285,17 +288,33 @@ class _Chosen:
     signals: Signals | None = None
 
 
-def _choose(sieve: Sieve, selector: Selector, wish: SelectionWish, found: _Found, run: Run | None) -> _Chosen:
-    begun, index, known = sieve.clock(), sieve.index, found.known
-    signals = None if run is None else _add_round(run.before(wish.epoch, index), found, wish, index)
-    samples = _samples(index, wish, found, signals)
-    with sieve.turn(0.0):
-        selection = _select_known(selector, samples, known)
-    if signals is not None:
-        signals.notes[_STATE] = {"state": dict(selection.state)}
-        if selection.buckets is not None:
-            signals.column("bucket")[known] = selection.buckets
-    return _Chosen(selection, sieve.clock() - begun, run, signals)
+class _Choosing:
+    """One choice of a selector. CPU is set aside for each stretch of it, as much as the last one took."""
+
+    def __init__(self, sieve: Sieve, running: Running, selector: Selector) -> None:
+        self._sieve, self._running, self._selector = sieve, running, selector
+        self._pace = Pace(sieve.spend, running.over)
+
+    def run(self, found: _Found, run: Run | None) -> _Chosen:
+        """Raises `Gone` if the job is over before it is done."""
+        sieve, wish = self._sieve, self._running.record.selection
+        assert wish is not None
+        begun, index = sieve.clock(), sieve.index
+        signals = None if run is None else _add_round(run.before(wish.epoch, index), found, wish, index)
+        if signals is not None:
+            self._pace.seconds = signals.notes.get(_STATE, {}).get(_SECONDS, 0.0)
+        selection = self._choose(_samples(sieve, wish, found, signals), found.known)
+        if signals is not None:
+            signals.notes[_STATE] = {"state": dict(selection.state), _SECONDS: self._pace.seconds}
+            if selection.buckets is not None:
+                signals.column("bucket")[found.known] = selection.buckets
+        return _Chosen(selection, sieve.clock() - begun, run, signals)
+
+    def _choose(self, samples: Samples, known: NDArray[np.bool_]) -> Selection:
+        if "vectors" in self._selector.needs:  # what compares samples takes long, and goes class by class
+            return _select_known(self._selector, replace(samples, turn=self._pace.turn), known)
+        with self._pace.turn(len(samples)):
+            return _select_known(self._selector, samples, known)
 
 
 def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index) -> Signals:
@@ -307,10 +326,17 @@ def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Inde
     return signals
 
 
-def _samples(index: Index, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
-    """As selectors see them; of a run also what was before this round."""
+def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
+    """As selectors see them; of a run also what was before this round.
+
+    Bytes are those that were sent last, as the plans of trainers have it, and of the file where none were.
+    """
+    index, load = sieve.index, sieve.loads()
     columns = dict(found.columns)
     columns["bytes"] = index.sizes.astype(np.float32)
+    if load is not None:
+        columns["bytes"] = np.where(np.isnan(load.bytes), columns["bytes"], load.bytes)
+        columns["seconds"] = load.seconds.copy()
     state: Mapping[str, Any] = {}
     if signals is not None:
         state = signals.notes.get(_STATE, {}).get("state", {})

@@ -25,7 +25,8 @@ Bytes = NDArray[np.uint8]
 class Work:
     """What to do with a chunk: how many of the pipeline's steps for each sample, and then which codec.
 
-    `limits` are those of whoever asks; the workers' own hold as well.
+    `limits` are those of whoever asks; the workers' own hold as well. `also` are pipelines with the same
+    decoder, which make something more of each picture: it is decoded once for all of them.
     """
 
     pipeline: Pipeline
@@ -35,8 +36,11 @@ class Work:
     cuts: NDArray[np.uint8]
     codecs: Sequence[str]
     limits: Limits | None = None
+    also: tuple[Pipeline, ...] = ()
 
     def __post_init__(self) -> None:
+        if any(other.steps[:1] != self.pipeline.steps[:1] for other in self.also):
+            raise WrongUse(f"{self.also} do not begin as {self.pipeline} does; what shares a decode must")
         if not len(self.ids) == len(self.cuts) == len(self.codecs):
             counts = f"{len(self.ids)} ids, {len(self.cuts)} cuts and {len(self.codecs)} codecs"
             raise WrongUse(f"{counts} are not for the same samples")
@@ -53,7 +57,8 @@ class Done:
     damaged, past a cap, too large for the arena, or in `quarantined`. Then the file itself should be sent.
     `source_sizes` are heights and widths of the whole pictures; `drawn` holds what the steps drew, as
     little-endian float64; both are empty where the header could not be read. `seconds` is CPU per
-    sample, `cpu_seconds` that of the chunk.
+    sample, `cpu_seconds` that of the chunk. `further` has the pixels of each pipeline of `also`, or None for
+    those that it could not make.
     """
 
     payloads: list[memoryview | None]
@@ -64,6 +69,7 @@ class Done:
     drawn: list[bytes]
     cpu_seconds: float = 0.0
     quarantined: list[int] = field(default_factory=list)
+    further: list[list[NDArray[np.uint8] | None]] = field(default_factory=list)
 
 
 class Chunk:
@@ -85,6 +91,7 @@ class Chunk:
             orientations=np.ones(count, np.uint8),
             seconds=np.zeros(count, np.float32),
             drawn=[b""] * count,
+            further=[[None] * count for _ in work.also],
         )
 
     def divide(self, places: Sequence[int]) -> None:
@@ -122,17 +129,25 @@ class Chunk:
             lengths=pack(self._lengths[part], "<i8"),
             room=align(begin),
             limits=work.limits,
+            also=[pipeline.cut(1)[1].spec() for pipeline in work.also],
         )
 
     def unload(self, part: list[int], reply: Reply, arena: Arena) -> None:
         """Take a worker's results; what had no room is planned anew. Raises `ValueError` for nonsense."""
-        answer = _Answer(reply, len(part), arena)
-        made = np.flatnonzero(answer.states == MADE)
-        self._check_pixels(part, answer, made)
-        for place, payload in zip(made.tolist(), answer.copy(made, self._buffers), strict=True):
-            self.done.payloads[part[place]] = payload
-        settled = np.flatnonzero(answer.states != WAITING)
-        waiting = np.flatnonzero(answer.states == WAITING)
+        count = len(part)
+        answer = _Answer(reply, count * (1 + len(self._work.also)), arena)
+        rows = np.flatnonzero(answer.states == MADE)
+        self._check_pixels(part, answer, rows)
+        payloads = dict(zip(rows.tolist(), answer.copy(rows, self._buffers), strict=True))
+        for row, payload in payloads.items():
+            number, place = divmod(row, count)
+            if number == 0:
+                self.done.payloads[part[place]] = payload
+            elif answer.states[place] != WAITING:
+                shape = answer.shapes[row].tolist()
+                self.done.further[number - 1][part[place]] = np.frombuffer(payload, np.uint8).reshape(shape)
+        settled = np.flatnonzero(answer.states[:count] != WAITING)
+        waiting = np.flatnonzero(answer.states[:count] == WAITING)
         self._note(part, settled, answer, reply)
         self._replan([part[place] for place in waiting.tolist()], progress=len(settled) > 0)
 
@@ -148,7 +163,8 @@ class Chunk:
 
     def _check_pixels(self, part: list[int], answer: _Answer, made: NDArray[np.intp]) -> None:
         """Plain pixels are exactly as many as their shape says."""
-        plain = np.array([self._work.codecs[part[place]] == "none" for place in made.tolist()], np.bool_)
+        codecs = [self._work.codecs[place] for place in part]  # what was also made is plain
+        plain = np.array([row >= len(part) or codecs[row] == "none" for row in made.tolist()], np.bool_)
         # in float64: a product of integers could wrap around to the right number
         wrong = answer.lengths[made] != answer.shapes[made].astype(np.float64).prod(axis=1)
         if (plain & wrong).any():

@@ -156,7 +156,7 @@ class Daemon:
             image_bytes=config.image_bytes,
         )
         stack.callback(studios.close)
-        self._jobs = JobDesk(self._state, desk, studios.open)
+        self._jobs = JobDesk(self._state, desk, studios)
         self._talk = Talk(desk, self._workers, {**models.answers, **self._jobs.answers, **keeper.answers})
         self._predictor = Predictor(
             self._state, desk, studios, keeper, bound_seconds=config.predict_milliseconds / 1000

@@ -6,18 +6,20 @@ A decoder that crashes costs a worker, never the store: a sample that no worker 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data.image import Limits
+from headwater.data.image.fingerprint import hash_thumbnails
 from headwater.data.pipeline import Pipeline
 from headwater.engine.budget import Busy, Gone
 from headwater.engine.fetching import Fetched, Wanted
 from headwater.errors import SampleCorrupt
 from headwater.store.features import Pictures
+from headwater.store.fingerprints import Fingerprints, thumbnail_steps
 from headwater.store.local import LocalStore
 from headwater.store.server.desk import Desk
 from headwater.store.server.pacing import Wish
@@ -42,7 +44,8 @@ class Asker:
 class Decoding:
     """A `Reader` that gives images after all steps of a pipeline, or why there is none.
 
-    With `pictures`, images are taken from there, and kept there.
+    With `pictures`, images are taken from there, and kept there. With `prints`, what is decoded is
+    fingerprinted by the way, unless it was before, or the pipeline decodes otherwise.
     """
 
     def __init__(
@@ -54,9 +57,11 @@ class Decoding:
         asker: Asker,
         seed: int = 0,
         pictures: Pictures | None = None,
+        prints: Fingerprints | None = None,
     ) -> None:
         self._desk, self._store, self._pipeline = desk, store, pipeline
         self._asker, self._seed, self._pictures = asker, seed, pictures
+        self._prints = prints if thumbnail_steps().steps[:1] == pipeline.steps[:1] else None
         self._over = False
 
     def sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -98,12 +103,29 @@ class Decoding:
             except Busy:
                 continue
             made, lost = ({}, {}) if done is None else sort_out(done, places, work.ids)
+            if done is not None and done.further and self._prints is not None:
+                self._fingerprint(self._prints, wanted.positions[places], done.further[0])
             return made, {**found.failed, **lost}, found.bytes_moved
         raise Gone("nobody waits for these images any more")
 
     def _work(self, wanted: Wanted, places: Sequence[int]) -> Work:
         ids = wanted.ids[list(places)]
-        return all_steps(self._pipeline, ids, seed=self._seed, epoch=wanted.epoch, limits=self._desk.limits)
+        work = all_steps(self._pipeline, ids, seed=self._seed, epoch=wanted.epoch, limits=self._desk.limits)
+        if self._prints is None or not self._prints.missing(ids).any():
+            return work
+        return replace(work, also=(thumbnail_steps(),))
+
+    def _fingerprint(
+        self,
+        prints: Fingerprints,
+        positions: NDArray[np.int64],
+        thumbnails: Sequence[NDArray[np.uint8] | None],
+    ) -> None:
+        missing = prints.missing(self._store.index.ids[positions])
+        at = [place for place, one in enumerate(thumbnails) if one is not None and missing[place]]
+        if at:
+            made = np.stack([thumbnails[place][:, :, 0] for place in at])  # type: ignore[index]
+            prints.put(positions[at], hash_thumbnails(made))
 
     def _keep(self, positions: NDArray[np.int64], made: Images) -> None:
         if self._pictures is not None and made:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from headwater.data.fieldrows import encode_fields
 from headwater.data.image import Limits
+from headwater.data.index import Index
 from headwater.engine.budget import Budget, Busy, Turn, Turnstile
 from headwater.engine.fetching import Fetched, fetch_files
 from headwater.errors import (
@@ -29,6 +30,7 @@ from headwater.errors import (
     SampleTooLarge,
     WrongUse,
 )
+from headwater.store.loads import Loads, share
 from headwater.store.local import LocalStore
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.pacing import Begun, Pacing, Wish
@@ -56,6 +58,7 @@ class Desk:
     prefix: Prefix
     ledger: Ledger
     limits: Limits = field(default_factory=Limits)
+    loads: Loads = field(default_factory=Loads)
 
     def find(self, name: str, version: str) -> LocalStore:
         """Raises `DatasetNotFound`, or `DatasetStale` if the client has another version's index."""
@@ -81,11 +84,15 @@ class Desk:
             begun, found = self._take_in(request, store, positions, wish, stack)
             parcel = self._make(request, store, ids, found, begun, gone)
             del found
+            noted = _Noted.of(parcel)
             batch = payloads.pack(parcel, seal)
             del parcel
             begun.turn.leave_slot()
             begun.release()
+            sending = time.perf_counter()
             yield from self._hand_over(batch)
+            if not request.heads:
+                noted.write(self.loads, store.index, positions, sending=time.perf_counter() - sending)
 
     @contextmanager
     def files(
@@ -222,6 +229,27 @@ class Desk:
                 errors[place] = complain(error, store)
                 encoded.append(b"")
         return encoded
+
+
+@dataclass(frozen=True, eq=False)
+class _Noted:
+    """Bytes of each sample of a reply, and CPU seconds of the steps that made it."""
+
+    bytes: NDArray[np.float32]
+    seconds: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, parcel: Parcel) -> _Noted:
+        lengths = [
+            0 if payload is None or place in parcel.errors else len(payload)
+            for place, payload in enumerate(parcel.payloads)
+        ]
+        seconds = parcel.facts["seconds"] if len(parcel.facts) else np.zeros(len(lengths))
+        return cls(np.array(lengths, np.float32), seconds.astype(np.float32))
+
+    def write(self, loads: Loads, index: Index, positions: NDArray[np.int64], *, sending: float) -> None:
+        seconds = self.seconds + share(sending, self.bytes)
+        loads.note(index, positions, bytes=self.bytes, seconds=seconds)
 
 
 def parse_ids(data: bytes, most: int) -> NDArray[np.int64]:

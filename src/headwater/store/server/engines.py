@@ -167,6 +167,18 @@ class Engines:
             pause()  # outside of the line: who matters more goes first
         raise Gone("nobody waits for this model's answer any more")
 
+    @contextmanager
+    def spend(self, seconds: float, asker: Asker) -> Iterator[None]:
+        """Wait for cores only: what runs no layers keeps nobody from the line. Raises `Gone`."""
+        while not asker.gone():
+            reserved = set_aside(self._cores, seconds, priority=asker.priority, gone=asker.gone)
+            if reserved is not None:
+                with reserved:
+                    yield
+                return
+            pause()
+        raise Gone("nobody waits for this work any more")
+
 
 class Borrowed:
     """An `Extractor` that takes its turn."""

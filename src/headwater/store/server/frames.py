@@ -41,7 +41,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
 
 class Job(msgspec.Struct, array_like=True, frozen=True):
     """Samples to make. `lengths` are those of the files, which lie one behind the other; `room` is where
-    results may begin; `limits` hold beside the worker's own."""
+    results may begin; `limits` hold beside the worker's own. Of each sample's decoded picture the steps of
+    `also`, which begin behind the decoder, make something more."""
 
     spec: list[dict[str, Any]]
     offset: int
@@ -53,10 +54,14 @@ class Job(msgspec.Struct, array_like=True, frozen=True):
     lengths: bytes
     room: int
     limits: Limits | None = None
+    also: list[list[dict[str, Any]]] = []
 
 
 class Reply(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """What became of every sample of a job, and where in the arena its payload lies."""
+    """What became of every sample of a job, and where in the arena its payload lies.
+
+    Behind the rows of all samples stand as many for each of what was also made.
+    """
 
     states: bytes
     begins: bytes

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,8 +22,10 @@ from headwater.errors import (
     WrongUse,
 )
 from headwater.models.version import ModelVersion
+from headwater.store.jobs.duplicates import ByFeatures, ByPictures, Gallery, Look, check_bound, find_groups
 from headwater.store.jobs.quantise import HOLD, Kiln, quantise
 from headwater.store.jobs.record import (
+    DUPLICATES,
     QUANTISE,
     RELABEL,
     SELECT,
@@ -42,7 +44,7 @@ from headwater.store.server.desk import Desk
 from headwater.store.server.engines import AT_ONCE
 from headwater.store.server.guard import Caller
 from headwater.store.server.state import State
-from headwater.store.server.studios import Studio
+from headwater.store.server.studios import Studio, Studios
 from headwater.store.server.talk import Answer
 from headwater.store.server.workers import WorkersFailed
 from headwater.store.wire import messages
@@ -51,14 +53,12 @@ from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart,
 log = logging.getLogger("headwater")
 
 M = TypeVar("M", bound=Message)
-OpenStudio = Callable[[str, ModelVersion], Studio]
-"""From a dataset and a version to what makes features of one by the other."""
 
 _ITSELF = "the store"
 _SCOPE = "jobs"
-_FURTHER_SCOPES = {RELABEL: ("labels",), QUANTISE: ("models",), SELECT: ("read",)}
+_FURTHER_SCOPES = {RELABEL: ("labels",), QUANTISE: ("models",), SELECT: ("read",), DUPLICATES: ("read",)}
 """What a kind of job takes beside that: it writes labels, puts a model in force, or tells of samples."""
-_PRIORITIES = {SELECT: "select"}
+_PRIORITIES = {SELECT: "select", DUPLICATES: "select"}
 _PRIORITY = "relabel"
 
 
@@ -68,16 +68,17 @@ class JobDesk:
     `with` begins and ends its thread; jobs that were unfinished when the last process ended go on.
     """
 
-    def __init__(self, state: State | None, desk: Desk, open_studio: OpenStudio) -> None:
-        self._state, self._desk, self._open = state, desk, open_studio
+    def __init__(self, state: State | None, desk: Desk, studios: Studios) -> None:
+        self._state, self._desk, self._studios = state, desk, studios
         threads = math.ceil(desk.budget.cores)
         self._crew, self._selecting = Crew(threads, threads + 1), Crew(threads, threads + 1)
         self._jobs = None if state is None else self._open_jobs(state)
 
     def _open_jobs(self, state: State) -> Jobs:
-        kinds = {RELABEL: self._relabel, QUANTISE: self._quantise, SELECT: self._select}
-        # a training run waits for its selection: it does not stand behind a relabel of hours
-        return Jobs(JobFolder(state.subfolder("jobs")), kinds, apart=(SELECT,))
+        kinds = {RELABEL: self._relabel, QUANTISE: self._quantise}
+        # somebody waits for these: they do not stand behind a relabel of hours
+        waited = {SELECT: self._select, DUPLICATES: self._group}
+        return Jobs(JobFolder(state.subfolder("jobs")), {**kinds, **waited}, apart=tuple(waited))
 
     def __enter__(self) -> JobDesk:
         if self._jobs is not None:
@@ -147,9 +148,12 @@ class JobDesk:
             raise DatasetNotFound(f"no dataset is called {asked.dataset!r} here")
         index = self._desk.datasets[asked.dataset].index
         assert self._state is not None
-        version = self._state.registry.choose(asked.model)
+        named = asked.model or asked.kind != DUPLICATES  # which needs none, if it goes by pictures
+        model = self._state.registry.choose(asked.model).digest if named else ""
         if asked.kind == SELECT:
             check_wish(asked.selection)
+        if asked.kind == DUPLICATES:
+            check_bound(model, asked.bound)
         if asked.kind == RELABEL:
             # A database that is away is waited for; one that cannot be opened at all is told of now.
             with suppress(Unreachable):
@@ -159,7 +163,7 @@ class JobDesk:
             kind=asked.kind,
             dataset=asked.dataset,
             version=index.version,
-            model=version.digest,
+            model=model,
             by=caller.name,
             begun=now(),
             options=_options(asked),
@@ -185,6 +189,9 @@ class JobDesk:
 
     def _select(self, running: Running) -> None:
         self._do(running, lambda: select(self._sieve(running), running))
+
+    def _group(self, running: Running) -> None:
+        self._do(running, lambda: find_groups(self._gallery(running), running))
 
     def _do(self, running: Running, work: Callable[[], None]) -> None:
         """Raises `Paused` for what passes, and errors without where the store's folder lies."""
@@ -235,25 +242,45 @@ class JobDesk:
         assert self._state is not None
         record, state, asker = running.record, self._state, _asker(running)
 
-        def turn(seconds: float) -> AbstractContextManager[None]:
-            studio = self._open(record.dataset, state.registry.version(record.model))
-            return studio.engines.turn(seconds, asker, memory=0)
-
         return Sieve(
             dataset=record.dataset,
             index=self._desk.datasets[record.dataset].index,
             registry=state.registry,
             selections=selections_of(state),
             features=lambda version: self._studio(record, version).kept(),
-            extraction=lambda version: self._studio(record, version).extraction(asker, self._selecting),
-            turn=turn,
+            extraction=lambda version: self._studio(record, version).extraction(
+                asker, self._selecting, prints=self._studios.fingerprints(record.dataset)
+            ),
+            turn=lambda seconds: self._studios.engines.turn(seconds, asker, memory=0),
+            spend=lambda seconds: self._studios.engines.spend(seconds, asker),
             in_use=lambda: models_in_use(state.subfolder("jobs")),
             counted=lambda counts: self._count("headwater_selected_total", counts),
+            loads=lambda: self._desk.loads.of(self._desk.datasets[record.dataset].index),
         )
+
+    def _gallery(self, running: Running) -> Gallery:
+        assert self._state is not None
+        record, asker = running.record, _asker(running)
+        return Gallery(
+            dataset=record.dataset,
+            index=self._desk.datasets[record.dataset].index,
+            look=self._look(record, asker),
+            selections=selections_of(self._state),
+            spend=lambda seconds: self._studios.engines.spend(seconds, asker),
+        )
+
+    def _look(self, record: JobRecord, asker: Asker) -> Look:
+        assert self._state is not None
+        index = self._desk.datasets[record.dataset].index
+        if record.model:
+            studio = self._studio(record, self._state.registry.version(record.model))
+            return ByFeatures(index, studio.extraction(asker, self._selecting), record.bound, studio.kept())
+        prints = self._studios.fingerprinting(record.dataset, asker, self._selecting)
+        return ByPictures(index, prints, int(record.bound), self._studios.fingerprints(record.dataset))
 
     def _studio(self, record: JobRecord, version: ModelVersion) -> Studio:
         """Raises `DatasetStale`: an inbox that is sealed meanwhile has another version."""
-        studio = self._open(record.dataset, version)
+        studio = self._studios.open(record.dataset, version)
         if studio.store.index.version != record.version:
             raise DatasetStale(f"dataset {record.dataset!r} has another version by now; start another job")
         return studio
@@ -293,7 +320,7 @@ def _options(asked: JobStart) -> dict[str, bool]:
     """What a job of this kind can be told."""
     if asked.kind == QUANTISE:
         return {HOLD: asked.hold}
-    if asked.kind == SELECT:
+    if asked.kind in (SELECT, DUPLICATES):
         return {}
     return {"opinions": asked.opinions, "over_imports": asked.over_imports}
 

@@ -13,11 +13,13 @@ from headwater.data.pipeline import Pipeline
 from headwater.engine.budget import Cores
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew
+from headwater.engine.fingerprints import Fingerprinting
 from headwater.engine.inference import Extraction, crossing_at
 from headwater.errors import HeadwaterError, ModelError
 from headwater.models.version import ModelVersion
 from headwater.store.cabinet import Cabinet
 from headwater.store.features import OWN, Features, Pictures, Variation
+from headwater.store.fingerprints import Fingerprints, thumbnail_steps
 from headwater.store.local import LocalStore
 from headwater.store.server.decoding import Asker, Decoding
 from headwater.store.server.desk import Desk
@@ -73,8 +75,13 @@ class Studio:
             _tell_unkept("features", error)
             return None
 
-    def extraction(self, asker: Asker, crew: Crew | None = None) -> Extraction:
-        """From files to features; in the caller's thread unless there is a crew."""
+    def extraction(
+        self, asker: Asker, crew: Crew | None = None, *, prints: Fingerprints | None = None
+    ) -> Extraction:
+        """From files to features; in the caller's thread unless there is a crew.
+
+        What is decoded for it is fingerprinted too, where `prints` are given to keep that.
+        """
         pipeline = self.variation.pipeline(self.version)
         kept = self._pictures(pipeline)
 
@@ -86,6 +93,7 @@ class Studio:
                 asker=asker,
                 seed=self.variation.seed,
                 pictures=kept,
+                prints=prints,
             )
 
         nothing_left = Chain(Pipeline(()), limits=self.desk.limits)
@@ -150,6 +158,25 @@ class Studios:
             variation,
             cabinet=self._cabinet("features"),
             pictures=self._cabinet("images"),
+        )
+
+    def fingerprints(self, dataset: str) -> Fingerprints | None:
+        """Those that are kept, beside features, and where more can be; None where none are."""
+        cabinet = self._cabinet("features")
+        if cabinet is None:
+            return None
+        try:
+            return Fingerprints(cabinet, self._desk.datasets[dataset].index, dataset=dataset)
+        except (OSError, HeadwaterError) as error:
+            _tell_unkept("fingerprints", error)
+            return None
+
+    def fingerprinting(self, dataset: str, asker: Asker, crew: Crew) -> Fingerprinting:
+        """From files to fingerprints."""
+        desk, store = self._desk, self._desk.datasets[dataset]
+        nothing_left = Chain(Pipeline(()), limits=desk.limits)
+        return Fingerprinting(
+            lambda: Decoding(desk, store, pipeline=thumbnail_steps(), asker=asker), crew, nothing_left
         )
 
     def answer(self, request: FeatureRequest) -> Studio:

@@ -64,7 +64,9 @@ class _Output:
     """What becomes of a job's samples, in columns, and the free rest of the arena."""
 
     def __init__(self, arena: Arena, job: Job, count: int) -> None:
-        self.arena, self._codecs, self._free = arena, job.codecs, job.room
+        """`count` rows; those behind the job's samples are for what is also made of them."""
+        self.arena, self._free, self.samples = arena, job.room, len(job.codecs)
+        self._codecs = job.codecs + ["none"] * (count - len(job.codecs))
         self.states = np.full(count, WAITING, np.uint8)
         self.begins, self.lengths = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.shapes, self.sizes = np.zeros((count, 3), np.int32), np.zeros((count, 2), np.int32)
@@ -150,6 +152,34 @@ class _Lot:
         self._output.seconds[self._places[place]] = self._begun - begun
 
 
+class _SeeingLot(_Lot):
+    """One of which more is made than its pipeline says: of whole pictures, by other chains."""
+
+    def __init__(
+        self, output: _Output, places: list[int], ids: NDArray[np.int64], epoch: int, also: Sequence[Chain]
+    ) -> None:
+        super().__init__(output, places, ids, epoch)
+        self._also = also
+
+    def see(self, place: int, image: Image) -> None:
+        for number, chain in enumerate(self._also, start=1):
+            row = number * self._output.samples + self._places[place]
+            chain.run([image], _Further(self._output, row, self.ids[place : place + 1], self.epoch))
+
+
+class _Further:
+    """A single picture on another way; what cannot be made of it leaves the sample itself as it is."""
+
+    def __init__(self, output: _Output, row: int, ids: NDArray[np.int64], epoch: int) -> None:
+        self._output, self._row, self.ids, self.epoch = output, row, ids, epoch
+
+    def emit(self, place: int, image: Image) -> None:
+        self._output.put(self._row, image)
+
+    def fail(self, place: int, stage: str, error: Exception) -> None:
+        self._output.states[self._row] = FAILED
+
+
 def main() -> None:
     """Serve the socket and the arena whose descriptors are the last two arguments, until the daemon ends."""
     _settle_in()
@@ -197,21 +227,30 @@ def _run(job: Job, arena: Arena, limits: Limits, catalogue: Mapping[str, type[St
     pipeline = Pipeline.from_spec(job.spec, catalogue, offset=job.offset)
     cuts = np.frombuffer(job.cuts, np.uint8)
     ids, files = unpack(job.ids, "<i8", len(cuts)), _files(job, arena, len(cuts))
-    output = _Output(arena, job, len(cuts))
+    output = _Output(arena, job, len(cuts) * (1 + len(job.also)))
     limits = limits if job.limits is None else limits.within(job.limits)
+    others = [Pipeline.from_spec(spec, catalogue, offset=1) for spec in job.also]
     arena.place = LOADING
-    _load(pipeline.cut(int(cuts.max()))[0], job.codecs)
+    for steps_to_load in (pipeline.cut(int(cuts.max()))[0], *others):
+        _load(steps_to_load, job.codecs)
     arena.place = NOBODY
+    also = [Chain(other, job.seed, limits) for other in others]
     with suppress(_NoRoom):
         for cut in np.unique(cuts).tolist():
             chain = Chain(pipeline.cut(cut)[0], job.seed, limits)
             for codec, places in _by_kind(np.flatnonzero(cuts == cut).tolist(), job.codecs):
-                lot = _Lot(output, places, ids[places], job.epoch)
+                lot = _make_lot(output, places, ids[places], job.epoch, also)
                 if codec is None:
                     chain.run([files[place] for place in places], lot)
                 else:
                     _cut_files(chain, [files[place] for place in places], lot, codec)
     return output.reply(time.process_time() - begin)
+
+
+def _make_lot(
+    output: _Output, places: list[int], ids: NDArray[np.int64], epoch: int, also: Sequence[Chain]
+) -> _Lot:
+    return _SeeingLot(output, places, ids, epoch, also) if also else _Lot(output, places, ids, epoch)
 
 
 def _by_kind(places: list[int], codecs: Sequence[str]) -> Iterator[tuple[str | None, list[int]]]:

@@ -356,7 +356,8 @@ class JobStart(Message, frozen=True):
     `key` is the caller's own for this job: sent again, it finds the same one. To relabel, `opinions` asks the
     model about samples with somebody else's label too, `over_imports` lets it replace labels that came with
     the data. To quantise, `bound` is the share of labels that must stay, and `hold` leaves in force what is.
-    To select, `selection` says how.
+    To select, `selection` says how. To find duplicates, `bound` is how many bits may differ; with a `model`,
+    which may be empty there, it is the least cosine of its features.
     """
 
     kind: Name
