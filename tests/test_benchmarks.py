@@ -73,6 +73,25 @@ def test_a_benchmark_can_be_told_folders_of_its_own_which_it_does_not_print(
     assert measuring.command(options) == shown
 
 
+def test_a_benchmark_can_be_told_to_choose_what_there_is(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"best": ("infobatch", "buckets of ours, 5%")}
+    monkeypatch.setattr(sys, "argv", ["confirm.py", "--best", "buckets of ours, 5%"])
+    options = measuring.read_options("Words.", {}, {}, names)
+    assert options.names == {"best": "buckets of ours, 5%"}
+    assert measuring.command(options).endswith("confirm.py --best 'buckets of ours, 5%'")
+    monkeypatch.setattr(sys, "argv", ["confirm.py", "--best", "another"])
+    with pytest.raises(SystemExit, match="2"):
+        measuring.read_options("Words.", {}, {}, names)
+    monkeypatch.setattr(sys, "argv", ["confirm.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        measuring.read_options("Words.", {}, {}, names)
+    assert "buckets of ours, 5%" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["confirm.py"])
+    assert measuring.read_options("Words.", {}, {}, names).names == {"best": None}
+
+
 @pytest.mark.parametrize(("ratios", "holds"), [([1.14, 0.2, 1.14], True), ([0.8, 0.84, 9.0], False)])
 def test_a_prediction_is_judged_by_the_median(
     measuring: ModuleType, ratios: list[float], holds: bool
