@@ -98,3 +98,23 @@ def test_a_prediction_is_judged_by_the_median(
 ) -> None:
     bar = measuring.close_to_one("seconds", ratios, 0.15)
     assert (bar.holds, bar.asked) == (holds, "within 15%")
+
+
+@pytest.fixture
+def near(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("near_selection")
+
+
+def test_a_proxy_that_is_not_int8_fails_the_bar_of_int8(near: ModuleType) -> None:
+    int8 = {"precision": "int8", "correlation": 0.97, "chosen": 5, "bytes": 100}
+    fell_back = {**int8, "precision": "fp32", "correlation": None}
+    badly, lost = {**int8, "correlation": 0.94}, {**int8, "precision": "", "correlation": None, "chosen": 0}
+
+    def holds(*rounds: dict[str, object], weights: int = 400) -> list[bool]:
+        return [bar.holds for bar in near.proxy_bars([rounds], weights)]
+
+    assert holds(int8, int8) == [True, True]
+    assert holds(int8, int8, weights=399) == [True, False]
+    assert holds(int8, fell_back) == holds(int8, badly) == [False, True]
+    assert holds(int8, lost) == holds() == [False, False]
