@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -26,6 +27,13 @@ class Key:
     data: str
     setting: str
     seed: int
+
+
+class Kept(Protocol):
+    """A dataclass of plain values, which says in a line what came of a run, and what it took."""
+
+    @property
+    def cpu(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,10 @@ class Run:
         pairs = zip(self.accuracy, self.seconds, strict=True)
         return next((spent for found, spent in pairs if found >= accuracy), math.inf)
 
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts.items())
+        return f"{self.final:.2f} % after {sum(self.steps):,} steps; CPU s: {parts}"
+
 
 def begin_with(**variables: str) -> None:
     """Start this program anew with these in its environment, which libraries read when they load."""
@@ -69,15 +81,15 @@ def begin_with(**variables: str) -> None:
 
 
 class Results:
-    """Runs by key, in a file with a line of JSON for each; one that was cut off is no run."""
+    """Runs of a kind by key, in a file with a line of JSON for each; one that was cut off is no run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[Any] = Run) -> None:
         self._path, self.made = path, 0
-        self._runs: dict[Key, Run] = {}
+        self._runs: dict[Key, Any] = {}
         self._mend()
         for line in path.read_text().splitlines() if path.exists() else ():
             found = json.loads(line)
-            self._runs[Key(**found["key"])] = Run(**found["run"])
+            self._runs[Key(**found["key"])] = kind(**found["run"])
 
     def _mend(self) -> None:
         content = self._path.read_bytes() if self._path.exists() else b""
@@ -87,10 +99,10 @@ class Results:
     def __contains__(self, key: Key) -> bool:
         return key in self._runs
 
-    def __getitem__(self, key: Key) -> Run:
+    def __getitem__(self, key: Key) -> Any:
         return self._runs[key]
 
-    def put(self, key: Key, run: Run) -> None:
+    def put(self, key: Key, run: Kept) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps({"key": asdict(key), "run": asdict(run)}) + "\n")
         self._runs[key], self.made = run, self.made + 1
@@ -112,16 +124,16 @@ class Found:
     data: str
     seeds: Sequence[int]
 
-    def make(self, settings: Iterable[str], train: Callable[[str, int], Run]) -> None:
+    def make(self, settings: Iterable[str], train: Callable[[str, int], Kept]) -> None:
         """Every setting with every seed, seed by seed: what is compared runs at about the same time."""
         for seed in self.seeds:
             for setting in settings:
                 key = Key(self.data, setting, seed)
                 if key not in self.results:
                     self.results.put(key, run := train(setting, seed))
-                    _tell(key, run)
+                    print(f"{key.data}, seed {key.seed}, {key.setting}: {run}", file=sys.stderr, flush=True)
 
-    def of(self, setting: str) -> list[Run]:
+    def of(self, setting: str) -> list[Any]:
         """In the order of the seeds."""
         return [self.results[Key(self.data, setting, seed)] for seed in self.seeds]
 
@@ -130,12 +142,6 @@ class Found:
         """What all of it took, and how much of it is new."""
         results = self.results
         return f"{len(results):,} runs of {results.cpu:,.0f} CPU s in all, {results.made:,} of them new"
-
-
-def _tell(key: Key, run: Run) -> None:
-    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.parts.items())
-    text = f"{run.final:.2f} % after {sum(run.steps):,} steps; CPU s: {parts}"
-    print(f"{key.data}, seed {key.seed}, {key.setting}: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -180,3 +186,14 @@ def middle(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
 
 def finals(runs: Sequence[Run]) -> list[float]:
     return [run.final for run in runs]
+
+
+def sooner(runs: Sequence[Run], full: Sequence[Run], *, lost: float) -> float:
+    """How many times less CPU time than full runs it takes to be as good as these end, but for some points.
+
+    Their time is that to the same accuracy, and all of it for one that is never so good; 0 if most of `runs`
+    never are.
+    """
+    wanted = statistics.fmean(finals(full)) - lost
+    theirs = middle(full, lambda run: min(run.seconds_to(wanted), run.cpu))
+    return theirs / middle(runs, lambda run: run.seconds_to(wanted))

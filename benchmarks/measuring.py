@@ -40,13 +40,14 @@ class Flag:
 
 @dataclass(frozen=True)
 class Options:
-    """What every benchmark can be told, and the `numbers` and `folders` of one's own flags."""
+    """What every benchmark can be told, and the `numbers`, `folders` and `names` of one's own flags."""
 
     data: Path | None
     quick: bool
     json: bool
     numbers: Mapping[str, float] = field(default_factory=dict)
     folders: Mapping[str, Path | None] = field(default_factory=dict)
+    names: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -98,9 +99,15 @@ class Report:
 
 
 def read_options(
-    description: str | None, flags: Mapping[str, Flag], folders: Mapping[str, str] = MappingProxyType({})
+    description: str | None,
+    flags: Mapping[str, Flag],
+    folders: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Options:
-    """The command line of a benchmark; `folders` are further ones that it takes, with what they are for."""
+    """The command line of a benchmark; `folders` are further ones that it takes, with what they are for.
+
+    `names` are what it can be told to choose, each with what there is.
+    """
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with imagenet_sample/ and cifar10/")
     parser.add_argument("--quick", action="store_true", help="a sanity run: little data, two rounds")
@@ -110,11 +117,13 @@ def read_options(
         parser.add_argument(f"--{name}", type=float, default=flag.usual, metavar="NUMBER", help=text)
     for name, text in folders.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=text)
+    for name, known in names.items():
+        text = f"one of: {'; '.join(known)}".replace("%", "%%")  # for argparse, it is a format
+        parser.add_argument(f"--{name}", choices=known, metavar="NAME", help=text)
     found = parser.parse_args()
     numbers = {name: getattr(found, name.replace("-", "_")) for name in flags}
-    return Options(
-        found.data, found.quick, found.json, numbers, {name: getattr(found, name) for name in folders}
-    )
+    own = ({name: getattr(found, name) for name in some} for some in (folders, names))
+    return Options(found.data, found.quick, found.json, numbers, *own)
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], *, rounds: int) -> Rates:
@@ -210,9 +219,10 @@ def main(
     *,
     flags: Mapping[str, Flag] | None = None,
     folders: Mapping[str, str] | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
 ) -> NoReturn:
     """Run a benchmark in a folder that is gone afterwards; exit 1 if a bar does not hold."""
-    options = read_options(description, flags or {}, folders or {})
+    options = read_options(description, flags or {}, folders or {}, names or {})
     with tempfile.TemporaryDirectory(prefix="headwater-", ignore_cleanup_errors=True) as folder:
         os.environ["HEADWATER_CACHE"] = str(Path(folder) / "cache")
         report = run(Path(folder), options)

@@ -1,21 +1,26 @@
 """Selection beside the data against selection at the trainer, over 100 Mbit: seconds, bytes, and for what?
 
-Photos of about 110 kB in a store at the far end of a link, of which medoids choose three tenths for every
-epoch. Beside the data, the store scores its own photos with an int8 proxy that training feeds back, and only
-the chosen ones cross. At the trainer, all photos cross to be scored by the network itself, and the chosen
-ones cross again to be trained on. A third run trains on everything. The first epochs, which visit everything
-until there is a selection, count in all of them. Bytes are those of the link, both ways, feedback included.
+Photos of about 110 kB in a store at the far end of a link, of which medoids, with weights, choose three
+tenths for every epoch. Beside the data, the store scores its own photos with an int8 proxy that training
+feeds back, and only the chosen ones cross. At the trainer, all photos cross to be scored by the network
+itself, and the chosen ones cross again to be trained on. A third run trains on everything. The first two
+epochs visit everything in all of them: what is fed back after the first is used in the third. Bytes are those
+of the link, both ways, feedback included.
+
+All three run on either of two plans: offloading that is planned as the run goes on, from nothing, so that no
+run knows what another has found; and files as they are, as a loader has it that is told nothing.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,38 +28,130 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import headwater as hw
+from experiments import Difference, Found, Results
 from headwater import transforms as T
 from headwater.cli.child_store import ChildStore
+from headwater.cli.cpu import cpu_seconds
 from headwater.cli.proxy import Proxy, Shape
 from headwater.cli.training import small_network
 from headwater.data.synthetic import write_photos
-from headwater.loader.beside import Beside
+from headwater.loader.beside import Beside, Round
+from headwater.loader.curator import Elsewhere
+from headwater.loader.offloading import Auto, Given
 from headwater.loader.reporting import Shown
 from headwater.select.medoids import Medoids
 from headwater.select.samples import Samples
 from headwater.select.selecting import make_selection
-from measuring import Bar, Options, Report, Table, main
+from headwater.select.selection import Selection
+from imagesets import FOLDERS, work_in
+from measuring import Bar, Flag, Options, Ratio, Report, Table, at_least, main
 
 RATE_BITS = 100e6
 SHARE, CLASSES, PIXELS, BATCH = 0.3, 8, 64, 32
-PHOTOS, EPOCHS, ROUNDS = 1200, 8, 3
-NEAR, HERE, ALL = "beside the data", "at the trainer", "everything"
+WHOLE = 2
+"""Epochs before there is a selection."""
+FLAGS = {
+    "photos": Flag(800, "to select from"),
+    "epochs": Flag(16, "of each run"),
+    "seeds": Flag(5, "rounds"),
+}
+QUICK = {"photos": 128, "epochs": 4, "seeds": 1}
+NEAR, HERE, ALL = WAYS = ("beside the data", "at the trainer", "everything")
+PLANS: dict[str, Given] = {"offloading": Auto(fresh=True), "files": None}
+PARTS = ("waiting", "forward", "backward", "selecting")
+"""`selecting` goes from the last batch to the end of the loop: scoring at the trainer, or waiting for who
+scores elsewhere."""
 LEAST_BYTES = 3.0
 LEAST_RANK, LEAST_FEEDBACK = 0.95, 4.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """One training run: seconds in all and by part, bytes over the link, and how well it labels."""
+    """One training run: seconds, bytes over the link, CPU seconds of both ends, and percents that are right.
 
-    seconds: float = 0.0
-    bytes: int = 0
+    `epochs` has samples, bytes and seconds by part of each, `selecting` the seconds of each selection,
+    overlapped or not, `rounds` what was fed back, and `dropped` why that ended, if it did.
+    """
+
+    seconds: float
+    bytes: int
+    cpu: float
+    accuracy: float
+    epochs: list[dict[str, float]]
+    selecting: list[float]
+    rounds: list[dict[str, Any]]
+    dropped: str
+
+    def __str__(self) -> str:
+        ended = self.dropped and f"; {self.dropped}"
+        return f"{self.seconds:.1f} s, {self.bytes / 1e6:.1f} MB, {self.accuracy:.1f} %{ended}"
+
+
+@dataclass
+class Course:
+    """A network in training, and what was noted on the way."""
+
+    network: nn.Module
+    epochs: list[dict[str, float]] = field(default_factory=list)
     selecting: list[float] = field(default_factory=list)
-    epochs: list[float] = field(default_factory=list)
-    accuracy: float = 0.0
-    feedback: list[int] = field(default_factory=list)
-    correlations: list[float] = field(default_factory=list)
-    precisions: list[str] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    dropped: str = ""
+
+    def __post_init__(self) -> None:
+        self._optimiser = torch.optim.AdamW(self.network.parameters(), lr=3e-3)
+
+    def learn(self, loader: hw.DataLoader, moved: Callable[[], int]) -> None:
+        """An epoch; `moved` tells bytes so far."""
+        self.network.train()
+        spent = dict.fromkeys(("samples", *PARTS), 0.0)
+        waited, before, begin = loader.stats().waited, moved(), time.perf_counter()
+        ended = begin
+        for batch in loader:
+            ended = self._step(batch, spent)
+        end = time.perf_counter()
+        spent |= {"waiting": loader.stats().waited - waited, "selecting": end - ended}
+        self.epochs.append({**spent, "seconds": end - begin, "bytes": moved() - before})
+
+    def _step(self, batch: hw.Batch, spent: dict[str, float]) -> float:
+        begin = time.perf_counter()
+        loss = cross_entropy(self.network(batch.inputs), batch.targets, reduction="none")
+        between = time.perf_counter()
+        self._optimiser.zero_grad()
+        torch.autograd.backward((loss * batch.weights).mean())
+        self._optimiser.step()
+        end = time.perf_counter()
+        spent["samples"] += len(batch)
+        spent["forward"] += between - begin
+        spent["backward"] += end - between
+        return end
+
+
+class AtTrainer:
+    """A selector that looks at every photo with the network itself; they cross the link for it."""
+
+    name = "medoids at the trainer"
+
+    def __init__(self, course: Course, loader: hw.DataLoader, epochs: int) -> None:
+        """`loader` gives all photos in their order, as the network is to see them."""
+        self._course, self._loader, self._epochs = course, loader, epochs
+
+    def select_epoch(self, samples: Samples) -> Selection | None:
+        if not WHOLE <= samples.epoch < self._epochs:
+            return None
+        begin = time.perf_counter()
+        found = make_selection(Medoids(SHARE), replace(samples, **self._score()))
+        self._course.selecting.append(time.perf_counter() - begin)
+        return found
+
+    def _score(self) -> dict[str, Any]:
+        network = self._course.network.eval()
+        parts = []
+        with torch.no_grad():
+            for batch in self._loader:
+                logits = network(batch.inputs)
+                loss = cross_entropy(logits, batch.targets, reduction="none")
+                parts.append(Shown.of(loss, logits, batch.targets, vectors=True).columns)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def steps(*, training: bool) -> T.Compose:
@@ -67,84 +164,65 @@ class Bench:
     """The data behind its link, and some that was held back."""
 
     remote: hw.Dataset
+    store: ChildStore
     proxy: Proxy
     held_back: hw.Dataset
     epochs: int
 
-    def run(self, way: str, seed: int) -> Run:
+    def run(self, way: str, plan: str, seed: int) -> Run:
         torch.manual_seed(seed)
-        network, found = small_network(CLASSES), Run()
-        optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3)
-        before, begin = self._bytes(), time.perf_counter()
-        {NEAR: self._near, HERE: self._here, ALL: self._everything}[way](network, optimiser, found, seed)
-        found.seconds, found.bytes = time.perf_counter() - begin, self._bytes() - before
-        found.accuracy = self._judge(network)
-        return found
+        course = Course(small_network(CLASSES))
+        moved, cpu, begin = self._moved(), self._cpu(), time.perf_counter()
+        {NEAR: self._near, HERE: self._here, ALL: self._everything}[way](course, PLANS[plan], seed)
+        seconds, moved, cpu = time.perf_counter() - begin, self._moved() - moved, self._cpu() - cpu
+        accuracy = self._judge(course.network)
+        kept = course.epochs, course.selecting, course.rounds, course.dropped
+        return Run(seconds, moved, cpu, accuracy, *kept)
 
-    def _bytes(self) -> int:
+    def _moved(self) -> int:
         return self.proxy.bytes_down + self.proxy.bytes_up
 
-    def _loader(self, data: hw.Dataset, seed: int, select: Beside | None = None) -> hw.DataLoader:
+    def _cpu(self) -> float:
+        return cpu_seconds((os.getpid(), self.store.pid))
+
+    def _loader(self, plan: Given, seed: int, select: Elsewhere | None = None) -> hw.DataLoader:
         return hw.DataLoader(
-            data,
+            self.remote,
             steps(training=True),
             batch_size=BATCH,
             shuffle=True,
             seed=seed,
+            offload=plan,
             select=select,
             epochs=self.epochs,
             progress=False,
         )
 
-    def _everything(
-        self, network: nn.Module, optimiser: torch.optim.Optimizer, found: Run, seed: int
-    ) -> None:
-        with closing(self._loader(self.remote, seed)) as loader:
+    def _everything(self, course: Course, plan: Given, seed: int) -> None:
+        with closing(self._loader(plan, seed)) as loader:
             for _ in range(self.epochs):
-                found.epochs.append(learn(network, optimiser, loader))
+                course.learn(loader, self._moved)
 
-    def _near(self, network: nn.Module, optimiser: torch.optim.Optimizer, found: Run, seed: int) -> None:
+    def _near(self, course: Course, plan: Given, seed: int) -> None:
         with (
             closing(Beside("medoids", self.remote, steps(training=False), share=SHARE)) as beside,
-            closing(self._loader(self.remote, seed, beside)) as loader,
+            closing(self._loader(plan, seed, beside)) as loader,
         ):
-            for _ in range(self.epochs):
-                found.epochs.append(learn(network, optimiser, loader))
-                beside.feed(network)
-            used = [one for one in beside.rounds if one.chosen]
-            found.selecting = [one.scored_seconds for one in used]
-            found.feedback = [one.bytes_moved for one in used]
-            found.precisions = [one.fed.precision for one in used if one.fed]
-            found.correlations = [
-                1.0 if one.fed.correlation is None else one.fed.correlation for one in used if one.fed
-            ]
+            for epoch in range(self.epochs):
+                course.learn(loader, self._moved)
+                if epoch + WHOLE < self.epochs:  # else there is no epoch that it could be for
+                    beside.feed(course.network)
+            course.rounds += [facts_of(one) for one in beside.rounds]
+            course.selecting += [one["seconds"] for one in course.rounds if one["chosen"]]
+            course.dropped = beside.dropped
 
-    def _here(self, network: nn.Module, optimiser: torch.optim.Optimizer, found: Run, seed: int) -> None:
-        """The first two epochs are whole, as those of the other are."""
-        chosen = self.remote
-        for epoch in range(self.epochs):
-            if epoch >= 2:
-                begin = time.perf_counter()
-                chosen = self._select(network, epoch, seed)
-                found.selecting.append(time.perf_counter() - begin)
-            with closing(self._loader(chosen, seed)) as loader:
-                loader.set_epoch(epoch)
-                found.epochs.append(learn(network, optimiser, loader))
-
-    def _select(self, network: nn.Module, epoch: int, seed: int) -> hw.Dataset:
-        """Score every photo here, and choose."""
-        loader = hw.DataLoader(self.remote, steps(training=False), batch_size=64, progress=False)
-        network.eval()
-        parts = []
-        with torch.no_grad(), closing(loader):
-            for batch in loader:
-                logits = network(batch.inputs)
-                loss = cross_entropy(logits, batch.targets, reduction="none")
-                parts.append(Shown.of(loss, logits, batch.targets, vectors=True).columns)
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        labels = self.remote.labels.astype(np.int64)
-        samples = Samples.of(self.remote.ids, labels, seed=seed, epoch=epoch, **columns)
-        return self.remote.select(self.remote.ids[make_selection(Medoids(SHARE), samples).places])
+    def _here(self, course: Course, plan: Given, seed: int) -> None:
+        looking = {"batch_size": 64, "offload": plan, "progress": False}
+        with closing(hw.DataLoader(self.remote, steps(training=False), **looking)) as scoring:
+            select = AtTrainer(course, scoring, self.epochs)
+            with closing(self._loader(plan, seed, select)) as loader:
+                for _ in range(self.epochs):
+                    course.learn(loader, self._moved)
 
     def _judge(self, network: nn.Module) -> float:
         network.eval()
@@ -154,30 +232,32 @@ class Bench:
         return 100 * right / len(self.held_back)
 
 
-def learn(network: nn.Module, optimiser: torch.optim.Optimizer, loader: hw.DataLoader) -> float:
-    """An epoch; the seconds that it took."""
-    network.train()
-    begin = time.perf_counter()
-    for batch in loader:
-        loss = cross_entropy(network(batch.inputs), batch.targets, reduction="none")
-        optimiser.zero_grad()
-        torch.autograd.backward((loss * batch.weights).mean())
-        optimiser.step()
-    return time.perf_counter() - begin
+def facts_of(one: Round) -> dict[str, Any]:
+    """What is kept of a round: with no `precision` if no proxy was made, and `chosen` 0 if it was lost."""
+    fed = one.fed
+    return {
+        "epoch": one.epoch,
+        "precision": fed.precision if fed else "",
+        "correlation": fed.correlation if fed else None,
+        "chosen": one.chosen,
+        "seconds": (fed.seconds if fed else 0.0) + one.link_seconds + one.scored_seconds,
+        "waited": one.waited_seconds,
+        "bytes": one.bytes_moved,
+    }
 
 
 @contextmanager
 def opened(folder: Path, count: int, epochs: int) -> Iterator[Bench]:
     photos, others = folder / "photos", folder / "others"
     write_photos(photos, count=count, classes=CLASSES, seed=1, threads=2)
-    write_photos(others, count=max(64, count // 4), classes=CLASSES, seed=2, threads=2)
+    write_photos(others, count=max(64, count // 2), classes=CLASSES, seed=2, threads=2)
     flags = ["--state", folder / "state"]
     with (
         ChildStore([f"photos={photos}"], log=folder / "store.log", flags=flags) as store,
         Proxy(store.address, shape=Shape(bits_per_second=RATE_BITS)) as proxy,
         closing(hw.open(store.uri("photos", through=proxy.address), progress=False)) as remote,
     ):
-        yield Bench(remote, proxy, hw.open(others, progress=False), epochs)
+        yield Bench(remote, store, proxy, hw.open(others, progress=False), epochs)
 
 
 def middle(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
@@ -188,92 +268,128 @@ def mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def table_of(runs: dict[str, list[Run]]) -> Table:
+def table_of(found: Found) -> Table:
+    """What each way comes to, by medians over the rounds."""
+    whole = [run.accuracy for run in found.of(ALL)]
+    rows = []
+    for way in WAYS:
+        runs = found.of(way)
+        times, right = [run.seconds for run in runs], [run.accuracy for run in runs]
+        parts = (
+            middle(runs, lambda run: mean([epoch["seconds"] for epoch in run.epochs[:WHOLE]])),
+            middle(runs, lambda run: mean([epoch["seconds"] for epoch in run.epochs[WHOLE:]])),
+            middle(runs, lambda run: mean(run.selecting)),
+            middle(runs, lambda run: sum(epoch["selecting"] for epoch in run.epochs) / len(run.epochs)),
+        )
+        rows.append(
+            (
+                *(way, f"{statistics.median(times):.1f} ({min(times):.1f}..{max(times):.1f})"),
+                f"{middle(runs, lambda run: run.bytes) / 1e6:.1f}",
+                f"{middle(runs, lambda run: run.cpu):.1f}",
+                *(f"{part:.2f}" for part in parts),
+                *(f"{mean(right):.1f}", str(Difference.of(right, whole))),
+            )
+        )
+    columns = ("s", "MB", "CPU s", "s of a whole epoch", "s of a later one", "s of a selection")
+    return Table((f"{found.data}: selected", *columns, "s stood still", "right, %", f"- {ALL}"), tuple(rows))
+
+
+def epochs_of(found: Found, way: str) -> Table:
+    """Where the time went in the first round."""
     rows = tuple(
         (
-            way,
-            f"{middle(some, lambda run: run.seconds):.1f}",
-            f"{middle(some, lambda run: run.bytes) / 1e6:.1f}",
-            f"{middle(some, lambda run: mean(run.epochs[:2])):.2f}",
-            f"{middle(some, lambda run: mean(run.epochs[2:])):.2f}",
-            f"{middle(some, lambda run: mean(run.selecting)):.2f}",
-            f"{mean([run.accuracy for run in some]):.1f}",
+            *(number, round(one["samples"]), *(f"{one[part]:.2f}" for part in PARTS)),
+            *(f"{one['seconds']:.2f}", f"{one['bytes'] / 1e6:.2f}"),
         )
-        for way, some in runs.items()
+        for number, one in enumerate(found.of(way)[0].epochs)
     )
-    columns = (
-        "selected",
-        "s",
-        "MB",
-        "s of a whole epoch",
-        "s of a later epoch",
-        "s of a selection",
-        "right, %",
-    )
-    return Table(columns, rows)
+    parts = (f"{part} s" for part in PARTS)
+    return Table((f"{found.data}, {way}: epoch", "samples", *parts, "s", "MB"), rows)
 
 
-def feedback_table(near: Sequence[Run], weights: int) -> Table:
+def feedback_table(found: Found, weights: int) -> Table:
     rows = tuple(
-        (number + 1, f"{sent / 1e3:.1f}", f"{weights / sent:.2f}x", precision, f"{rank:.3f}")
-        for number, (sent, precision, rank) in enumerate(
-            zip(near[0].feedback, near[0].precisions, near[0].correlations, strict=True)
+        (
+            *(one["epoch"], f"{one['bytes'] / 1e3:.1f}", f"{weights / max(1, one['bytes']):.2f}x"),
+            *(one["precision"] or "none", _rank(one), one["chosen"]),
+            *(f"{one['seconds']:.2f}", f"{one['waited']:.2f}"),
         )
+        for one in found.of(NEAR)[0].rounds
     )
-    return Table(("round", "kB, both ways", "fp32 weights / it", "proxy", "rank of losses"), rows)
+    columns = ("kB, both ways", "fp32 weights / it", "proxy", "rank of losses", "chosen", "s", "s waited for")
+    return Table((f"{found.data}, fed back for epoch", *columns), rows)
 
 
-def bars_of(runs: dict[str, list[Run]], weights: int) -> tuple[Bar, ...]:
-    near, here = runs[NEAR], runs[HERE]
-    fewer = statistics.median(b.bytes / a.bytes for a, b in zip(near, here, strict=True))
-    quicker = statistics.median(b.seconds / a.seconds for a, b in zip(near, here, strict=True))
-    late = [part for run in near for part in run.correlations[1:]]
-    saved = [weights / sent for run in near for sent in run.feedback[1:]]
-    rank, feedback = (min(late) if late else 0.0), (statistics.median(saved) if saved else 0.0)
-    return (
-        Bar(
-            "bytes at the trainer over those beside the data",
-            f"at least {LEAST_BYTES:g}x",
-            f"{fewer:.2f}x",
-            fewer >= LEAST_BYTES,
-        ),
-        Bar("seconds at the trainer over those beside the data", "over 1x", f"{quicker:.2f}x", quicker > 1),
-        Bar(
-            "rank correlation of the proxy's losses with fp32, the least",
-            f"at least {LEAST_RANK}",
-            f"{rank:.3f}",
-            rank >= LEAST_RANK,
-        ),
-        Bar(
-            "fp32 weights over a round's feedback, from the second on",
-            f"at least {LEAST_FEEDBACK:g}x",
-            f"{feedback:.2f}x",
-            feedback >= LEAST_FEEDBACK,
-        ),
-    )
+def _rank(one: dict[str, Any]) -> str:
+    return "" if one["correlation"] is None else f"{one['correlation']:.3f}"
+
+
+def plan_bars(found: Found) -> Iterator[Bar]:
+    """Seed by seed, selection at the trainer over selection beside the data."""
+    pairs = list(zip(found.of(HERE), found.of(NEAR), strict=True))
+    fewer = Ratio("", "", tuple(here.bytes / near.bytes for here, near in pairs))
+    sooner = Ratio("", "", tuple(here.seconds / near.seconds for here, near in pairs))
+    bytes_bar = at_least(fewer, LEAST_BYTES)
+    what = f"{found.data}: %s {HERE} over those {NEAR}"
+    yield replace(bytes_bar, what=what % "bytes")
+    yield Bar(what % "seconds", "over 1", f"{sooner.median:.2f} ({sooner.spread})", sooner.median > 1)
+
+
+def proxy_bars(rounds: Sequence[Sequence[dict[str, Any]]], weights: int) -> Iterator[Bar]:
+    """Of all runs beside the data; a proxy that was not int8 does not count as one, and no bar holds of none.
+
+    The first proxy of a run goes to the store whole, and images to calibrate it come from there.
+    """
+    every = [one for some in rounds for one in some]
+    int8 = [one for one in every if one["precision"] == "int8"]
+    ranks = [one["correlation"] for one in int8]
+    found = f"{min(ranks):.3f}, " if ranks else ""
+    holds = bool(every) and len(int8) == len(every) and min(ranks) >= LEAST_RANK
+    asked = f"at least {LEAST_RANK}, int8 in all rounds"
+    what = "rank correlation of the proxy's losses with fp32, the least"
+    yield Bar(what, asked, f"{found}int8 in {len(int8)} of {len(every)} rounds", holds)
+    saved = [weights / one["bytes"] for some in rounds for one in some[1:] if one["chosen"]]
+    less = statistics.median(saved) if saved else 0.0
+    what = "fp32 weights over a round's feedback, from the second on"
+    yield Bar(what, f"at least {LEAST_FEEDBACK:g}x", f"{less:.2f}x", less >= LEAST_FEEDBACK)
+
+
+def make_all(folder: Path, options: Options, numbers: dict[str, int]) -> list[Found]:
+    """The runs of each plan; those that were made before are not made again."""
+    count, epochs, seeds = (numbers[name] for name in ("photos", "epochs", "seeds"))
+    results = Results(work_in(folder, options) / f"near-selection-{count}x{epochs}.jsonl", Run)
+    found = [Found(results, plan, range(seeds)) for plan in PLANS]
+    with opened(folder, count, epochs) as bench:
+        for one in found:
+            one.make(WAYS, lambda way, seed, plan=one.data: bench.run(way, plan, seed))
+    return found
 
 
 def run(folder: Path, options: Options) -> Report:
-    count, epochs, rounds = (128, 4, 1) if options.quick else (PHOTOS, EPOCHS, ROUNDS)
+    numbers = QUICK if options.quick else {name: int(value) for name, value in options.numbers.items()}
     weights = 4 * sum(tensor.numel() for tensor in small_network(CLASSES).state_dict().values())
-    runs: dict[str, list[Run]] = {NEAR: [], HERE: [], ALL: []}
-    with opened(folder, count, epochs) as bench:
-        for number in range(rounds):
-            for way, some in runs.items():
-                some.append(bench.run(way, number))
-                print(f"round {number}, {way}: {some[-1].seconds:.1f} s", file=sys.stderr, flush=True)
+    found = make_all(folder, options, numbers)
+    fed = [run.rounds for one in found for run in one.of(NEAR)]
+    ended = [f"{one.data}: {run.dropped}" for one in found for run in one.of(NEAR) if run.dropped]
     return Report(
-        f"medoids for {SHARE:.0%} of {count:,} photos, {RATE_BITS / 1e6:g} Mbit: beside the data, and not",
-        (table_of(runs), feedback_table(runs[NEAR], weights)),
-        bars_of(runs, weights),
+        f"medoids for {SHARE:.0%} of {numbers['photos']:,} photos, {RATE_BITS / 1e6:g} Mbit: {NEAR}, and not",
         (
-            f"{epochs} epochs, batches of {BATCH}, {PIXELS} pixels; {rounds} rounds; a network of "
-            f"{weights / 1e3:,.0f} kB in fp32",
-            "store, link and trainer share two cores; a selection beside the data overlaps training",
+            *map(table_of, found),
+            *(epochs_of(one, way) for one in found for way in (NEAR, HERE)),
+            *(feedback_table(one, weights) for one in found),
         ),
-        raw={way: [vars(one) for one in some] for way, some in runs.items()},
+        (*(bar for one in found for bar in plan_bars(one)), *proxy_bars(fed, weights)),
+        (
+            f"{numbers['epochs']} epochs, batches of {BATCH}, {PIXELS} pixels; {numbers['seeds']} rounds; a "
+            f"network of {weights / 1e3:,.0f} kB in fp32; {found[0].used}",
+            "store, link and trainer share the cores; a selection beside the data overlaps training, which "
+            "stood still for it, in an epoch, only as long as it says",
+            "tables of epochs and of what is fed back are those of the first round",
+            *(f"selection ended early, {one}" for one in ended),
+        ),
+        raw={one.data: {way: [vars(run) for run in one.of(way)] for way in WAYS} for one in found},
     )
 
 
 if __name__ == "__main__":
-    main(__doc__, run)
+    main(__doc__, run, flags=FLAGS, folders={"work": FOLDERS["work"]})

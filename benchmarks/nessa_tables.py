@@ -3,7 +3,8 @@
 Heads over features of frozen layers. A fresh random share in every epoch is what a selector must beat, at as
 many steps, and in as many CPU seconds, scoring and selecting included; between the shares that ran, its
 accuracy is interpolated, seed by seed. Medoids are those of whole classes, or of pieces (PA); with subset
-biasing (SB), samples that are learned are dropped. Without weights they are as the published code has them.
+biasing (SB), samples that are learned are dropped, and from then on the share may be smaller (shrunk), by as
+much as from three tenths to the published fifth. Without weights they are as the published code has them.
 
 To select from whole classes takes far longer than to train on what is selected: it is done in every fourth
 epoch only, on a part of the data. A row of PA that selects as rarely tells what that costs. With more data,
@@ -41,6 +42,8 @@ WHOLE = 20_000
 """Samples up to which medoids of whole classes are looked for; time and memory grow with the square."""
 LEARNED = 0.1
 """The loss below which a sample is learned, as CREST has it."""
+SHRUNK = 2 / 3
+"""Of the share, once samples were dropped."""
 OURS = "medoids PA, weighted"
 
 
@@ -48,12 +51,15 @@ def settings_of(share: float, samples: int) -> dict[str, Setting]:
     """Every way to choose a share, but for `fresh`, which has a curve."""
     pieces, whole = Medoids(share), Medoids(share, chunk=None)
     biased = {"threshold": LEARNED, "every": RARELY}
+    shrunk = {**biased, "shrunk": SHRUNK * share}
     often = {
         "uniform": Uniform(share),
         "medoids PA": replace(pieces, weighted=False),
         OURS: pieces,
         "medoids SB+PA": replace(pieces, weighted=False, **biased),
         "medoids SB+PA, weighted": replace(pieces, **biased),
+        "medoids SB+PA, shrunk": replace(pieces, weighted=False, **shrunk),
+        "medoids SB+PA, shrunk, weighted": replace(pieces, **shrunk),
     }
     rarely = {
         "medoids PA, weighted, every fourth epoch": pieces,

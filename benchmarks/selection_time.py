@@ -2,9 +2,11 @@
 
 A small convolutional network is trained on CIFAR-10 through the loader, with each selector in turn, and the
 wall seconds of the training loop are told apart: waiting for data, forward, backward and step, metrics (what
-`report` does, and what is noted of loads), selecting (from the last batch to the end of the loop). Then with
-buckets on 1, 2 and 4 ranks of gloo, processes with one thread each, whose batches together are as large;
-there selecting is also what ranks tell each other, and waiting for the last one.
+`report` does, and what is noted of loads), selecting (from the last batch to the end of the loop). Then for
+more epochs with buckets, and with none, on 1, 2 and 4 ranks of gloo, processes with one thread each, whose
+batches together are as large; there selecting is also what ranks tell each other, and waiting for the last
+one. Buckets fill an epoch at a time: what they save in a long run, `iowa_tables` and `confirm_convnet` tell,
+with what it costs in accuracy.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -27,15 +29,20 @@ from serving import PROCESSES, end
 from small_files import make_parquet
 from timed_training import AVERAGING, METRICS, PARTS, SELECTING, Epoch, Settings, train
 
-NONE = "none"
-SELECTORS = (NONE, "infobatch", "buckets", "medoids")
-JUDGED = ("infobatch", "buckets")
+NONE, BUCKETS = "none", "buckets"
+SELECTORS = (NONE, "infobatch", BUCKETS, "medoids")
+JUDGED = ("infobatch", BUCKETS)
 MOST = 0.03
 """Of the time, for metrics and selecting."""
 WORLDS = (1, 2, 4)
 SAMPLES, ROUNDS = 10_000, 5
-QUICK_SAMPLES = 1_000
-FLAGS = {"threads": Flag(1, "of torch, where there are no ranks: a busy machine slows down several of them")}
+QUICK_SAMPLES, QUICK_EPOCHS = 1_000, 3
+FLAGS = {
+    "threads": Flag(1, "of torch, where there are no ranks: a busy machine slows down several of them"),
+    "epochs": Flag(6, "on ranks"),
+}
+Ranked = dict[int, dict[str, list["Run"]]]
+"""By the number of ranks, and by the selector."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +132,26 @@ def costs_of(runs: dict[str, list[Run]]) -> Table:
     return Table(columns, tuple(rows))
 
 
-def ranks_of(runs: dict[int, list[Run]]) -> tuple[Table, Table]:
+def ranks_of(ranked: Ranked) -> tuple[Table, Table]:
     """Where the time went, and what came of it."""
-    shares: list[tuple[Cell, ...]] = [(str(world), *_parts(some, PARTS)) for world, some in runs.items()]
+    shares: list[tuple[Cell, ...]] = []
     rows: list[tuple[Cell, ...]] = []
-    for world, some in runs.items():
-        rate = _median(some, lambda run: run.images / run.seconds)
-        chosen = _median(some, lambda run: 1e3 * run.spent(SELECTING) / run.selections)
-        rows.append((str(world), round(rate), f"{chosen:.1f}", _spread(some)))
-    columns = ("ranks", "samples/s", "exchange and selection, ms an epoch", "metrics and selecting")
-    return Table(("ranks", *PARTS, "rest"), tuple(shares)), Table(columns, tuple(rows))
+    for world, runs in ranked.items():
+        for name, some in runs.items():
+            shares.append((f"{world}, {name}", *_parts(some, PARTS)))
+            rate = _median(some, lambda run: run.images / run.seconds)
+            chosen = _median(some, lambda run: 1e3 * run.spent(SELECTING) / run.selections)
+            gains = (_ratio(runs[NONE], some, of) for of in (lambda run: run.images, lambda run: run.seconds))
+            rows.append((f"{world}, {name}", round(rate), f"{chosen:.1f}", _spread(some), *gains))
+    columns = ("samples/s", "exchange and selection, ms an epoch", "metrics and selecting")
+    gains = ("times fewer samples", "times less time")
+    return Table(("ranks", *PARTS, "rest"), tuple(shares)), Table(("ranks", *columns, *gains), tuple(rows))
+
+
+def _ratio(plain: Sequence[Run], runs: Sequence[Run], of: Callable[[Run], float]) -> str:
+    """Of what training on everything takes, round by round."""
+    found = [of(other) / of(one) for other, one in zip(plain, runs, strict=True)]
+    return f"{statistics.median(found):.2f} ({min(found):.2f}..{max(found):.2f})"
 
 
 def _parts(runs: Sequence[Run], parts: Sequence[str]) -> list[str]:
@@ -152,17 +169,27 @@ def _spread(runs: Sequence[Run]) -> str:
     return f"{statistics.median(found):.2%} ({min(found):.2%}..{max(found):.2%})"
 
 
-def bars_of(alone: dict[str, list[Run]], ranked: dict[int, list[Run]]) -> list[Bar]:
+def bars_of(alone: dict[str, list[Run]], ranked: Ranked) -> list[Bar]:
     bars = []
     for name in JUDGED:
         share = _median(alone[name], lambda run: run.share(METRICS, SELECTING))
         what = f"{name}: metrics and selecting, of the time"
         bars.append(Bar(what, f"at most {MOST:.0%}", _spread(alone[name]), share <= MOST))
-    for world, some in ranked.items():
+    for world, runs in ranked.items():
+        some = runs[BUCKETS]
         asked, found = sum(run.selections for run in some), sum(run.agreed for run in some)
         what = f"ranks: {world}; selections that are the same on all, and visited whole"
         bars.append(Bar(what, f"{asked} of {asked}", f"{found} of {asked}", found == asked))
     return bars
+
+
+def measure_ranks(plain: Settings, folder: Path) -> Iterator[tuple[int, str, Run]]:
+    """A round: as many ranks with a selector and without, one after the other; in a folder of its own."""
+    folder.mkdir()
+    for world in WORLDS:
+        for name in (NONE, BUCKETS):
+            settings = replace(plain, select=None if name == NONE else name)
+            yield world, name, train_ranks(settings, world, folder / f"{world}-{name}")
 
 
 def run(folder: Path, options: Options) -> Report:
@@ -171,29 +198,30 @@ def run(folder: Path, options: Options) -> Report:
     if not options.data:
         make_parquet(file, samples)
     plain = Settings(str(file.absolute()), samples)
-    buckets = replace(plain, select="buckets")
+    longer = replace(plain, epochs=QUICK_EPOCHS if options.quick else int(options.numbers["epochs"]))
     threads = int(options.numbers["threads"])
     torch.set_num_threads(threads)
     train(replace(plain, epochs=1))  # torch prepares its kernels
     alone: dict[str, list[Run]] = {name: [] for name in SELECTORS}
-    ranked: dict[int, list[Run]] = {world: [] for world in WORLDS}
+    ranked: Ranked = {world: {NONE: [], BUCKETS: []} for world in WORLDS}
     for number in range(rounds):
         for name, some in alone.items():
             some.append(Run((train(replace(plain, select=None if name == NONE else name)),)))
-        for world, others in ranked.items():
-            others.append(train_ranks(buckets, world, folder / f"meeting-{number}-{world}"))
+        for world, name, one in measure_ranks(longer, folder / f"round-{number}"):
+            ranked[world][name].append(one)
         print(f"round {number + 1} of {rounds} is done", file=sys.stderr, flush=True)
+    raw = alone | {f"{world}, {name}": some for world, runs in ranked.items() for name, some in runs.items()}
     return Report(
         "the time of metrics and of selecting",
         (shares_of(alone), costs_of(alone), *ranks_of(ranked)),
         tuple(bars_of(alone, ranked)),
         (
-            f"{samples:,} images, {plain.epochs} epochs, batches of {plain.batch} over all ranks; medians of "
-            f"rounds: {rounds}; threads of torch without ranks: {threads}, on each rank: 1",
+            f"{samples:,} images, {plain.epochs} epochs, on ranks {longer.epochs}; batches of {plain.batch}, "
+            f"over all ranks; medians of rounds: {rounds}; threads of torch: {threads}, on each rank 1",
             "every selector is told loss and logits; the first selection is made before the first epoch, and "
             "one for the epoch after the last is counted in its stead",
         ),
-        raw={str(name): [asdict(one) for one in some] for name, some in (alone | ranked).items()},
+        raw={name: [asdict(one) for one in some] for name, some in raw.items()},
     )
 
 

@@ -3,17 +3,21 @@
 CIFAR-10 with copies: of every fifth image two more at another quality, one of them shifted by a pixel, in a
 store at the far end of a link of 16 Mbit. The trainer holds a fifth of all bytes. The same small network is
 trained from the same beginnings: on every sample itself, and with what is held standing in for its
-near-duplicates. Bytes of the first are measured, and computed for a cache that holds what was used last, on
-the very order in which samples came. Accuracy is that of the 10,000 test images, pairwise over the seeds.
+near-duplicates. Accuracy is that of the 10,000 test images, pairwise over the seeds.
+
+Bytes of both are measured, with the product's own cache, which holds what is worth most for its bytes. It has
+no policy that lets the least recent go (LRU): what that would have let cross is computed, from the order in
+which samples came and their sizes; what messages add to these is counted only where bytes are measured.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,31 +32,41 @@ from torch.nn.functional import cross_entropy
 
 import headwater as hw
 from convnets import make_network
-from experiments import Difference
+from experiments import Difference, Found, Results
 from headwater import transforms as T
 from headwater.cli.child_store import ChildStore
+from headwater.cli.cpu import cpu_seconds
 from headwater.cli.proxy import Proxy, Shape
-from measuring import Bar, Options, Report, Table, main
+from imagesets import FOLDERS, work_in
+from measuring import Bar, Flag, Options, Report, Table, main
 from small_files import make_parquet
 
 HELD = 0.2
 RATE_BITS = 16e6
 IMAGES, EVERY = 6_000, 5
-EPOCHS, SEEDS, BATCH = 8, 5, 100
+BATCH = 100
+FLAGS = {"seeds": Flag(10, "runs of each way"), "epochs": Flag(8, "of each run")}
 PATIENCE = 3
 WIDTH = 16
-PLAIN, STAND_IN = "itself", "stand-ins"
+PLAIN, STAND_IN = WAYS = ("itself", "stand-ins")
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run: bytes that crossed, what a cache of those used last would have let cross, and the rest."""
+    """A run: bytes that crossed, what a cache of those used last would have let cross, and the rest.
+
+    `cpu` are seconds of trainer and store.
+    """
 
     bytes: int
     bytes_least_recent: int
     stood_in: int
     seconds: float
+    cpu: float
     accuracy: float
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:.2f} %, {self.bytes / 1e6:.1f} MB in {self.seconds:.1f} s"
 
 
 def write_copies(source: Path, target: Path, count: int) -> None:
@@ -86,6 +100,7 @@ class Course:
     """One network after the other, from the same beginnings."""
 
     remote: hw.Dataset
+    store: ChildStore
     duplicates: hw.Duplicates
     test: hw.Dataset
     epochs: int
@@ -105,18 +120,20 @@ class Course:
         )
         torch.manual_seed(seed)
         network, order, stood_in = make_network(WIDTH), [], 0
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), self._cpu()
         for _ in range(self.epochs):
             selection = loader.selection
             if selection is not None and selection.stand_ins is not None:
                 stood_in += int((selection.stand_ins >= 0).sum())
             order += list(_learn(network, loader))
-        seconds = time.perf_counter() - begin
+        spent = time.perf_counter() - begin, self._cpu() - cpu
         moved = loader.stats().bytes_moved
         loader.close()
-        return Trained(
-            moved, self._least_recent(np.concatenate(order), held), stood_in, seconds, self._judge(network)
-        )
+        least = self._least_recent(np.concatenate(order), held)
+        return Trained(moved, least, stood_in, *spent, self._judge(network))
+
+    def _cpu(self) -> float:
+        return cpu_seconds((os.getpid(), self.store.pid))
 
     def _least_recent(self, ids: NDArray[np.int64], held: int) -> int:
         """Bytes that cross if what was used least recently goes."""
@@ -156,22 +173,23 @@ def _learn(network: torch.nn.Module, loader: hw.DataLoader) -> Iterator[NDArray[
 
 
 @contextmanager
-def far_away(file: Path, folder: Path) -> Iterator[hw.Dataset]:
-    """The data behind a slow link."""
+def far_away(file: Path, folder: Path) -> Iterator[tuple[hw.Dataset, ChildStore]]:
+    """The data behind a slow link, and the store that has it."""
     with (
         ChildStore([f"copies={file}"], log=folder / "store.log") as store,
         Proxy(store.address, shape=Shape(bits_per_second=RATE_BITS)) as proxy,
     ):
         remote = hw.open(store.uri("copies", through=proxy.address), progress=False)
         try:
-            yield remote
+            yield remote, store
         finally:
             remote.close()
 
 
-def table_of(runs: dict[str, Sequence[Trained]]) -> Table:
+def table_of(found: Found) -> Table:
     rows = []
-    for way, some in runs.items():
+    for way in WAYS:
+        some: list[Trained] = found.of(way)
         moved, least = ([getattr(one, name) for one in some] for name in ("bytes", "bytes_least_recent"))
         rows.append(
             (
@@ -181,58 +199,62 @@ def table_of(runs: dict[str, Sequence[Trained]]) -> Table:
                 f"{statistics.median(m / n for m, n in zip(moved, least, strict=True)):.3f}",
                 f"{statistics.median(one.stood_in for one in some):,.0f}",
                 f"{statistics.median(one.seconds for one in some):.1f}",
+                f"{statistics.median(one.cpu for one in some):.1f}",
                 f"{statistics.fmean(one.accuracy for one in some):.2f}",
             )
         )
-    columns = ("served", "MB", "MB, least recent goes", "ratio", "stood in", "seconds", "accuracy, %")
+    columns = ("served", "MB", "MB by LRU, computed", "ratio", "stood in", "seconds", "CPU s", "accuracy, %")
     return Table(columns, tuple(rows))
 
 
-def run(folder: Path, options: Options) -> Report:
-    images, epochs, seeds = (600, 3, 2) if options.quick else (IMAGES, EPOCHS, SEEDS)
-    source, test = folder / "source.parquet", folder / "source.parquet"
+def bars_of(found: Found) -> tuple[Bar, Bar]:
+    plain, stood = found.of(PLAIN), found.of(STAND_IN)
+    ratios = [a.bytes_least_recent / b.bytes for a, b in zip(plain, stood, strict=True)]
+    fewer = statistics.median(ratios)
+    text = f"{fewer:.3f}x ({min(ratios):.3f}..{max(ratios):.3f})"
+    apart = Difference.of([one.accuracy for one in stood], [one.accuracy for one in plain])
+    what = "accuracy with stand-ins less without, points"
+    return (
+        Bar("bytes of samples themselves by LRU, over those with stand-ins", "over 1x", text, fewer > 1),
+        Bar(what, "0 in the interval", str(apart), apart.verdict == "equal"),
+    )
+
+
+def find_files(folder: Path, options: Options, count: int) -> tuple[Path, Path]:
+    """The file to train on, with its copies, and the one to judge by."""
+    source = test = folder / "source.parquet"
     if options.data:
         source, test = (options.data / "cifar10" / f"{part}.parquet" for part in ("train", "test"))
     else:
-        make_parquet(source, images)
-    file = folder / "copies.parquet"
-    write_copies(source, file, images)
-    with far_away(file, folder) as remote:
-        found = replace(hw.find_duplicates(remote), mode="stand_in", patience=PATIENCE)
-        course = Course(remote, found, hw.open(test, progress=False), epochs)
-        runs: dict[str, list[Trained]] = {PLAIN: [], STAND_IN: []}
-        for seed in range(seeds):
-            for way, some in runs.items():
-                some.append(course.train(way, seed))
-    plain, stood = runs[PLAIN], runs[STAND_IN]
-    apart = Difference.of([one.accuracy for one in stood], [one.accuracy for one in plain])
-    fewer = statistics.median(a.bytes_least_recent / b.bytes for a, b in zip(plain, stood, strict=True))
+        make_parquet(source, count)
+    write_copies(source, folder / "copies.parquet", count)
+    return folder / "copies.parquet", test
+
+
+def run(folder: Path, options: Options) -> Report:
+    epochs, seeds = (int(options.numbers[name]) for name in ("epochs", "seeds"))
+    images, epochs, seeds = (600, 3, 2) if options.quick else (IMAGES, epochs, seeds)
+    file, test = find_files(folder, options, images)
+    results = Results(work_in(folder, options) / f"stand-ins-{images}x{epochs}.jsonl", Trained)
+    found = Found(results, "CIFAR-10" if options.data else "made", range(seeds))
+    with far_away(file, folder) as (remote, store):
+        groups = replace(hw.find_duplicates(remote), mode="stand_in", patience=PATIENCE)
+        course = Course(remote, store, groups, hw.open(test, progress=False), epochs)
+        found.make(WAYS, course.train)
     return Report(
         f"stand-ins from a cache of {HELD:.0%} of the bytes, over {RATE_BITS / 1e6:g} Mbit",
-        (table_of(runs),),
+        (table_of(found),),
+        bars_of(found),
         (
-            Bar(
-                "bytes of a cache of those used last, over those with stand-ins",
-                "over 1x",
-                f"{fewer:.3f}x",
-                fewer > 1,
-            ),
-            Bar(
-                "accuracy with stand-ins less without, points",
-                "0 in the interval",
-                str(apart),
-                apart.verdict == "equal",
-            ),
-        ),
-        (
-            f"{len(remote):,} samples, {len(found):,} of them found to be near-duplicates in groups; "
-            f"{found.redundant:,} could be left out",
+            f"{len(remote):,} samples, {len(groups):,} of them found to be near-duplicates in groups; "
+            f"{groups.redundant:,} could be left out",
             f"{epochs} epochs, {seeds} seeds, batches of {BATCH}; a sample is itself read at least every "
-            f"{PATIENCE + 1} epochs",
+            f"{PATIENCE + 1} epochs; {found.used}",
+            "LRU: what a cache of as many bytes would have let cross that lets the least recent go",
         ),
-        raw={way: [vars(one) for one in some] for way, some in runs.items()},
+        raw={way: [vars(one) for one in found.of(way)] for way in WAYS},
     )
 
 
 if __name__ == "__main__":
-    main(__doc__, run)
+    main(__doc__, run, flags=FLAGS, folders={"work": FOLDERS["work"]})

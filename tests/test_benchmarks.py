@@ -73,6 +73,25 @@ def test_a_benchmark_can_be_told_folders_of_its_own_which_it_does_not_print(
     assert measuring.command(options) == shown
 
 
+def test_a_benchmark_can_be_told_to_choose_what_there_is(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"best": ("infobatch", "buckets of ours, 5%")}
+    monkeypatch.setattr(sys, "argv", ["confirm.py", "--best", "buckets of ours, 5%"])
+    options = measuring.read_options("Words.", {}, {}, names)
+    assert options.names == {"best": "buckets of ours, 5%"}
+    assert measuring.command(options).endswith("confirm.py --best 'buckets of ours, 5%'")
+    monkeypatch.setattr(sys, "argv", ["confirm.py", "--best", "another"])
+    with pytest.raises(SystemExit, match="2"):
+        measuring.read_options("Words.", {}, {}, names)
+    monkeypatch.setattr(sys, "argv", ["confirm.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        measuring.read_options("Words.", {}, {}, names)
+    assert "buckets of ours, 5%" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["confirm.py"])
+    assert measuring.read_options("Words.", {}, {}, names).names == {"best": None}
+
+
 @pytest.mark.parametrize(("ratios", "holds"), [([1.14, 0.2, 1.14], True), ([0.8, 0.84, 9.0], False)])
 def test_a_prediction_is_judged_by_the_median(
     measuring: ModuleType, ratios: list[float], holds: bool
@@ -107,3 +126,23 @@ def test_the_cut_of_the_plan_is_judged_by_the_spread_of_the_best(
     bar = cuts.holds("net", cuts.Outcome(found, "features"))
     assert (bar.holds, bar.found.startswith("features")) == (holds, True)
     assert "images 1000.00 ms (1000.00..1200.00)" in bar.found
+
+
+@pytest.fixture
+def near(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("near_selection")
+
+
+def test_a_proxy_that_is_not_int8_fails_the_bar_of_int8(near: ModuleType) -> None:
+    int8 = {"precision": "int8", "correlation": 0.97, "chosen": 5, "bytes": 100}
+    fell_back = {**int8, "precision": "fp32", "correlation": None}
+    badly, lost = {**int8, "correlation": 0.94}, {**int8, "precision": "", "correlation": None, "chosen": 0}
+
+    def holds(*rounds: dict[str, object], weights: int = 400) -> list[bool]:
+        return [bar.holds for bar in near.proxy_bars([rounds], weights)]
+
+    assert holds(int8, int8) == [True, True]
+    assert holds(int8, int8, weights=399) == [True, False]
+    assert holds(int8, fell_back) == holds(int8, badly) == [False, True]
+    assert holds(int8, lost) == holds() == [False, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import sys
@@ -59,9 +60,29 @@ def test_a_run_that_was_cut_off_is_made_again(experiments: ModuleType, tmp_path:
     assert len(experiments.Results(path)) == 2
 
 
+def test_runs_of_another_kind_are_kept_too(experiments: ModuleType, tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Bare:
+        cpu: float
+        rounds: list[dict[str, float]]
+
+    path, key = tmp_path / "runs.jsonl", experiments.Key("photos", "a", 0)
+    experiments.Results(path, Bare).put(key, Bare(1.5, [{"bytes": 3.0}]))
+    again = experiments.Results(path, Bare)
+    assert (again[key], again.cpu) == (Bare(1.5, [{"bytes": 3.0}]), 1.5)
+
+
 def test_time_to_an_accuracy(experiments: ModuleType) -> None:
     run = make_run(experiments, 60.0)
     assert [run.seconds_to(wanted) for wanted in (50.0, 55.0, 60.1)] == [1.0, 1.5, math.inf]
+
+
+def test_time_to_an_accuracy_is_compared_with_that_of_the_full_run_itself(experiments: ModuleType) -> None:
+    full = [make_run(experiments, 60.0), make_run(experiments, 60.4)]  # as good after 1.5 s
+    early = dataclasses.replace(make_run(experiments, 60.0), accuracy=[59.95, 58.0])
+    assert experiments.sooner([early], full, lost=0.3) == pytest.approx(1.5)
+    assert experiments.sooner(full, full, lost=0.3) == 1.0
+    assert experiments.sooner([make_run(experiments, 59.0)], full, lost=0.3) == 0.0
 
 
 def test_the_interval_of_pairs(experiments: ModuleType) -> None:
@@ -81,3 +102,43 @@ def test_the_interval_of_pairs(experiments: ModuleType) -> None:
 )
 def test_between_two_runs_lies_a_line(experiments: ModuleType, at: float, found: float) -> None:
     assert experiments.interpolate([1.0, 2.0, 4.0], [5.0, 7.0, 9.0], at) == pytest.approx(found)
+
+
+@pytest.fixture
+def iowa(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("iowa_tables")
+
+
+def make_tables(module: ModuleType, path: Path, runs: dict[str, Any]) -> Any:
+    """Runs of every setting with four seeds: these, and else such that are slow and bad."""
+    usual = make_run(module, 55.0)
+    found = module.Found(module.Results(path), "digits", range(4))
+    found.make(module.SETTINGS, lambda setting, seed: runs.get(setting, usual))
+    return found
+
+
+def test_the_best_selector_is_no_random_share_and_judged_by_the_time_to_one_accuracy(
+    iowa: ModuleType, tmp_path: Path
+) -> None:
+    full, quick = (make_run(iowa, 60.0) for _ in range(2))
+    quick = dataclasses.replace(quick, seconds=[0.2, 0.8])
+    late = dataclasses.replace(full, accuracy=[59.9, 60.0])  # the full run is as good after two thirds
+    found = make_tables(iowa, tmp_path / "a", {"full": full, "fresh, 30%": quick, "infobatch": quick})
+    best = iowa.find_best(found)
+    assert (best.name, best.holds) == ("infobatch", True)
+    assert (best.sooner, best.faster) == (pytest.approx(1.5 / 0.8), pytest.approx(1.5 / 0.8))
+    found = make_tables(iowa, tmp_path / "b", {"full": late, "fresh, 30%": quick, "infobatch": quick})
+    best = iowa.find_best(found)
+    assert (best.sooner, best.faster) == (pytest.approx(1.0 / 0.8), pytest.approx(1.5 / 0.8))
+    assert not best.holds
+
+
+def test_a_selector_that_was_good_too_early_is_not_the_best(iowa: ModuleType, tmp_path: Path) -> None:
+    full = make_run(iowa, 60.0)
+    early = dataclasses.replace(full, accuracy=[61.0, 50.0], seconds=[0.1, 0.2])
+    quick = dataclasses.replace(full, seconds=[0.2, 0.8])
+    found = make_tables(iowa, tmp_path / "a", {"full": full, "proxy": early, "infobatch": quick})
+    assert iowa.find_best(found).name == "infobatch"
+    found = make_tables(iowa, tmp_path / "b", {"full": full, "proxy": early})
+    assert not iowa.find_best(found).holds
