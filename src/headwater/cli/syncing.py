@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ from rich.progress import DownloadColumn
 from headwater.cli.bars import Bars, show_bars
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, describe_error, format_bytes, print_json, print_table, say
+from headwater.engine.together import all_at_once
 from headwater.errors import ModelError, WrongUse
 from headwater.models.evidence import find_evidence
 from headwater.models.registry import Registry
@@ -91,41 +94,82 @@ def send_all(
     wait: float,
     terms: Terms,
 ) -> list[dict[str, Any]]:
-    """What became of each model at each store, as plain data. A store that is away is left out after that.
+    """What became of each model at each store, as plain data.
 
-    A model that is damaged here is left out too, and its error is told for each store.
+    Stores that are there get all models first. Then those that are away are waited for, each by itself; one
+    that comes back gets all models, by what it holds then. A model that is damaged here is left out, and its
+    error is told for each store.
     """
-    from headwater.store.pushing import Delivery, push
+    end, errand = time.monotonic() + wait, _Errand(source, names, token, link, terms)
+    found = errand.run(stores, _bars)
+    away = list(dict.fromkeys(row["store"] for row in found if row["away"]))
+    if not away or time.monotonic() >= end:
+        return found
+    with show_bars({store: f"models to {store}" for store in away}, DownloadColumn()) as watch:
+        calls = [partial(errand.run, [store], lambda *_: nullcontext(watch), until=end) for store in away]
+        later = [row for rows in all_at_once(calls, name="headwater-sync") for row in rows]
+    found_later = {(row["store"], row["model"]): row for row in later}
+    return [_join(row, found_later.get((row["store"], row["model"]))) for row in found]
 
-    found: list[dict[str, Any]] = []
-    away: dict[str, Delivery] = {}
-    for name in names:
-        try:
-            version = source.current(name)
-            int8 = precision_of_graph(source.graph(version.graphs["trunk"])) == "int8"
-        except ModelError as error:
-            found += [_describe(name, None, Delivery(store, "", 0, 0.0, error)) for store in stores]
-            continue
-        at, there = dict(away), [store for store in stores if store not in away]
-        if there:
-            with _bars(name, there) as watch:
-                done = push(
-                    source,
-                    there,
-                    version.digest,
-                    name=name,
-                    token=token,
-                    link=link,
-                    wait_seconds=wait,
-                    terms=terms,
-                    watch=watch,
-                )
-            at |= {one.store: one for one in done}
-            away |= {
-                one.store: Delivery(one.store, "", 0, one.seconds, one.error) for one in done if one.away
-            }
-        found += [_describe(name, version, at[store], int8=int8) for store in stores]
-    return found
+
+def _join(row: dict[str, Any], later: dict[str, Any] | None) -> dict[str, Any]:
+    """Of a model at a store that was asked a second time: what counts is what is there in the end."""
+    if later is None:
+        return row
+    had_it = later["kind"] == "nothing" and not row["error"]
+    sums = {key: row[key] + later[key] for key in ("sent_bytes", "seconds")}
+    return {**(row if had_it else later), **sums}
+
+
+@dataclass(frozen=True)
+class _Errand:
+    """Which models go, from where, and how stores are spoken to."""
+
+    source: Registry
+    names: Sequence[str]
+    token: Path | None
+    link: Link
+    terms: Terms
+
+    def run(
+        self,
+        stores: Sequence[str],
+        bars: Callable[[str, Sequence[str]], AbstractContextManager[Bars]],
+        *,
+        until: float = 0.0,
+    ) -> list[dict[str, Any]]:
+        """All models to these stores; one that is still away then is asked for no other model."""
+        from headwater.store.pushing import Delivery, push
+
+        found: list[dict[str, Any]] = []
+        away: dict[str, Delivery] = {}
+        for name in self.names:
+            try:
+                version = self.source.current(name)
+                int8 = precision_of_graph(self.source.graph(version.graphs["trunk"])) == "int8"
+            except ModelError as error:
+                found += [_describe(name, None, Delivery(store, "", 0, 0.0, error)) for store in stores]
+                continue
+            at, there = dict(away), [store for store in stores if store not in away]
+            if there:
+                with bars(name, there) as watch:
+                    done = push(
+                        self.source,
+                        there,
+                        version.digest,
+                        name=name,
+                        token=self.token,
+                        link=self.link,
+                        wait_seconds=max(0.0, until - time.monotonic()),
+                        terms=self.terms,
+                        watch=watch,
+                    )
+                at |= {one.store: one for one in done}
+                away |= {
+                    one.store: Delivery(one.store, "", 0, one.seconds, one.error) for one in done if one.away
+                }
+            found += [_describe(name, version, at[store], int8=int8) for store in stores]
+        return found
 
 
 def _describe(
