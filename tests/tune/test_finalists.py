@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from headwater.engine.inference import FeatureBatch
 from headwater.plan.finetune import Cut, Rates
 from headwater.tune.finalists import MOST, run_finalists
 from headwater.tune.runs import LOT, Places
+from headwater.tune.sources import Sources
 
 RATES = Rates(store_cores=1.0, store_link=1e9, tuner_cores=1.0)
 
@@ -52,6 +53,15 @@ class _Stage:
         return self.made[cut]
 
 
+class _Asked(Exception):
+    """A cut was to be run."""
+
+
+class _Refusing:
+    def behind(self, cut: str, stores: int) -> _Slow:
+        raise _Asked(cut)
+
+
 def measure(cuts: list[Cut], stage: Any, colours: Path) -> dict[str, Cut]:
     data = hw.open(colours)
     found = run_finalists(cuts, data, stage, steps=Pipeline(()), rates=RATES, stores=1)
@@ -82,6 +92,15 @@ def test_only_the_quickest_are_run(colours: Path) -> None:
     assert stage.asked == ["cut 0", "cut 1"]
     assert len(stage.asked) == MOST
     assert [cut.estimated for cut in found.values()] == [False, False, False, True, True]
+
+
+def test_cuts_are_ranked_by_all_images_not_by_the_few_that_are_timed() -> None:
+    """With two lots, what fills and empties the stages would make a cut that shares the work look slow."""
+    many = cast(hw.Dataset, range(10_000))
+    cuts = [Cut("features", 0.0014, 50.0), Cut("middle", 0.001, 100.0, 0.001, estimated=True)]
+    stage = _Refusing()
+    with pytest.raises(_Asked):
+        run_finalists(cuts, many, cast(Sources, stage), steps=Pipeline(()), rates=RATES, stores=1)
 
 
 def test_what_is_not_quicker_than_a_measured_one_is_not_run(colours: Path) -> None:

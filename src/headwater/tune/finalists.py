@@ -26,16 +26,16 @@ def run_finalists(
     the time model says is put on both ends alike: rounding, checking and carrying take CPU at either.
     """
 
-    def expected(cut: Cut) -> float:
-        return Stages.of(cut, Work(_images(dataset), lot=LOT), rates=rates, stores=stores).extract
+    def expected(cut: Cut, images: int = len(dataset)) -> float:
+        return Stages.of(cut, Work(images, lot=LOT), rates=rates, stores=stores).extract
 
     def run(cut: Cut) -> Cut:
-        source = sources.behind(cut.name, stores)
+        source, images = sources.behind(cut.name, stores), _count_timed(dataset)
         try:
-            spent = _images(dataset) * seconds_per_image(source, dataset, steps)
+            spent = images * seconds_per_image(source, dataset, steps)
         finally:
             source.close()
-        times = spent / expected(cut)
+        times = spent / expected(cut, images)
         return replace(
             cut,
             store_seconds=times * cut.store_seconds,
@@ -49,6 +49,6 @@ def run_finalists(
     return [run(cut) if cut.name in chosen else cut for cut in cuts]
 
 
-def _images(dataset: Dataset) -> int:
-    """That are timed: the first lot only warms up, if there is another."""
+def _count_timed(dataset: Dataset) -> int:
+    """Images of the time: the first lot only warms up, if there is another."""
     return min(SAMPLES, len(dataset)) - LOT if len(dataset) > LOT else len(dataset)
