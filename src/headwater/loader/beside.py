@@ -136,6 +136,7 @@ class Beside:
         )
         self._ranks = find_rank(None, None)
         self._rounds: list[Round] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the model that was fed last
         self._under_way: Round | None = None
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
@@ -157,19 +158,24 @@ class Beside:
         return self._dropped
 
     def feed(self, model: nn.Module) -> None:
-        """Hand over a model's weights for the next selection; they are copied. All ranks call it."""
+        """Hand over a model's weights for the next selection; they are copied. All ranks call it.
+
+        It may be another model than before, such as one that was made slim.
+        """
         self._calls += 1
         if self._dropped or (self._calls - 1) % self._every:
             return
         begun = time.perf_counter()
         one = Round(self._facts.epoch + 1)
-        first, self._rounds = not self._rounds, [*self._rounds, one]
+        self._rounds = [*self._rounds, one]
         if self._ranks()[0] == 0:
             model = _unwrap(model)
             state = {
                 name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()
             }
-            twin = copy.deepcopy(model) if first else None
+            shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+            same, self._shapes = shapes == self._shapes, shapes
+            twin = None if same else copy.deepcopy(model)
             self._threads.submit(self._work, one, state, twin, self._wish_for(one))
         self._worth.spend(fed=time.perf_counter() - begun)
 
