@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -68,16 +69,28 @@ def begin_with(**variables: str) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **variables})
 
 
-class Results:
+class Costed(Protocol):
+    """A dataclass of plain data that knows its CPU seconds."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def cpu(self) -> float: ...
+
+
+R = TypeVar("R", bound=Costed)
+
+
+class Results(Generic[R]):
     """Runs by key, in a file with a line of JSON for each; one that was cut off is no run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[R] = Run) -> None:  # type: ignore[assignment]
         self._path, self.made = path, 0
-        self._runs: dict[Key, Run] = {}
+        self._runs: dict[Key, R] = {}
         self._mend()
         for line in path.read_text().splitlines() if path.exists() else ():
             found = json.loads(line)
-            self._runs[Key(**found["key"])] = Run(**found["run"])
+            self._runs[Key(**found["key"])] = kind(**found["run"])
 
     def _mend(self) -> None:
         content = self._path.read_bytes() if self._path.exists() else b""
@@ -87,10 +100,10 @@ class Results:
     def __contains__(self, key: Key) -> bool:
         return key in self._runs
 
-    def __getitem__(self, key: Key) -> Run:
+    def __getitem__(self, key: Key) -> R:
         return self._runs[key]
 
-    def put(self, key: Key, run: Run) -> None:
+    def put(self, key: Key, run: R) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps({"key": asdict(key), "run": asdict(run)}) + "\n")
         self._runs[key], self.made = run, self.made + 1
@@ -100,6 +113,11 @@ class Results:
         """Seconds of all runs, whenever they were made."""
         return sum(run.cpu for run in self._runs.values())
 
+    @property
+    def used(self) -> str:
+        """What all of it took, and how much of it is new."""
+        return f"{len(self):,} runs of {self.cpu:,.0f} CPU s in all, {self.made:,} of them new"
+
     def __len__(self) -> int:
         return len(self._runs)
 
@@ -108,7 +126,7 @@ class Results:
 class Found:
     """The runs on one dataset with some seeds."""
 
-    results: Results
+    results: Results[Run]
     data: str
     seeds: Sequence[int]
 
@@ -128,8 +146,7 @@ class Found:
     @property
     def used(self) -> str:
         """What all of it took, and how much of it is new."""
-        results = self.results
-        return f"{len(results):,} runs of {results.cpu:,.0f} CPU s in all, {results.made:,} of them new"
+        return self.results.used
 
 
 def _tell(key: Key, run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +69,7 @@ def _some(count: int) -> NDArray[np.int64]:
 def _steps(looks: Sequence[Look], channels: Channels, ratio: float) -> Figure:
     """From look to look: channels, widths of layers, and the learning rate."""
     steps = [look.step for look in looks]
-    pairs = [(one.keep, other.keep) for one, other in zip(looks, looks[1:], strict=False)]
+    pairs = [(one.keep, other.keep) for one, other in pairwise(looks)]
     moved = [float(np.mean(one != other)) / by_chance(ratio) for one, other in pairs]
     widths = [width_distance(channels, one, other) for one, other in pairs]
     traces: list[Mapping[str, object]] = [

@@ -79,7 +79,7 @@ def test_every_layer_that_has_a_batch_norm_can_be_cut(kind: str) -> None:
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_next_step_is_that_of_the_masked_model(kind: str, name: str) -> None:
-    """Weights, and all that the optimiser keeps: after a step the slim model is still what is left of the masked one."""
+    """Weights, and all that the optimiser keeps: slim is what is left of masked, after a step too."""
     model = make(kind)
     optimizer = OPTIMISERS[name](model)
     learn(model, optimizer, 3)
@@ -168,7 +168,7 @@ def test_the_users_model_is_not_touched_by_looking_at_it() -> None:
 
 
 class Gated(nn.Module):
-    """A sigmoid of 0 is not 0; a sum with a layer without a batch norm; groups of convolutions; and one plain layer."""
+    """A sigmoid of 0 is not 0; a sum with a layer that has no batch norm; and one plain layer."""
 
     def __init__(self) -> None:
         super().__init__()

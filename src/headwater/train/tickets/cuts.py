@@ -78,15 +78,17 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _cut(name: str, shape: tuple[int, ...], numbers: torch.Tensor) -> Cut:
-    kept = []
+    kept: list[torch.Tensor | None] = []
+    wanted = torch.zeros((), dtype=torch.int64)
     for dimension, length in enumerate(shape):
         line = numbers[tuple(slice(None) if place == dimension else 0 for place in range(len(shape)))]
         stride = torch.Size(shape[dimension + 1 :]).numel()
-        kept.append(None if len(line) == length else line // stride % length)
-    cut = Cut(shape, tuple(kept))
-    if not torch.equal(cut.apply(torch.arange(torch.Size(shape).numel()).reshape(shape)), numbers):
+        places = line // stride % length
+        kept.append(None if len(places) == length else places)
+        wanted = wanted.unsqueeze(-1) + places * stride
+    if not torch.equal(wanted, numbers):
         raise ModelError(f"{name} would lose entries that are no whole rows or columns of it")
-    return cut
+    return Cut(shape, tuple(kept))
 
 
 def _attributes(model: nn.Module) -> Iterator[tuple[str, dict[str, Attribute]]]:
