@@ -1,4 +1,4 @@
-"""Runs of the early-ticket experiment: dense ones that are searched, and slim ones that go on from what was found.
+"""Runs of the experiment with early tickets: dense ones that are searched, and slim ones that go on.
 
 Batches are a function of seed and step, so a slim run that begins at step k continues the dense one
 exactly. A search keeps a snapshot at every step at which one of its birds draws a ticket; a slim run starts
@@ -33,7 +33,7 @@ CLASSES = 10
 PENALTY = 1e-4
 CALIBRATING = 20
 """Batches that batch norms get their statistics from."""
-_EXAMPLE = torch.zeros(1, 3, EDGE, EDGE)
+EXAMPLE = torch.zeros(1, 3, EDGE, EDGE)
 _SHIFT = 4
 _FIRST_SCALE = 0.5  # of batch norms, as in the paper's code
 _AT_ONCE = 500
@@ -107,18 +107,11 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What a bird found: after so many steps, and why; 0 if it never drew."""
-
-    step: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class SearchRun:
-    """A search: accuracy in percents, of the last step, and of each drawn ticket's dense model.
+    """A search: percents right after its last step, and of each bird the step at which it drew, and why.
 
-    `at` are CPU seconds at every look and at the end, by step; `own` are those of the birds themselves.
+    The step is 0 if it never did. `at` are CPU seconds by these steps and by the end; `own` are those of
+    one bird.
     """
 
     accuracy: float
@@ -168,8 +161,8 @@ class Laboratory:
         """Train densely while all birds look on; the first one's penalty and bits count."""
         model, optimizer = self._begin(seed)
         watching = {name: make(model) for name, make in birds.items()}
-        first, drawn = next(iter(watching.values())), dict.fromkeys(watching, [0, ""])
-        macs, own, at, seconds = measure_cost(model, _EXAMPLE).macs, 0.0, {}, 0.0
+        first, drawn = next(iter(watching.values())), {name: [0, ""] for name in watching}
+        macs, own, at, seconds = measure_cost(model, EXAMPLE).macs, 0.0, {}, 0.0
         for step in self._steps(0, search.until):
             begin = time.process_time()
             rate = self._set_rate(optimizer, search.schedule, step)
@@ -286,7 +279,7 @@ class Laboratory:
         make: Callable[[nn.Module], hw.EarlyBird],
         way: str,
     ) -> SlimRun:
-        """Go on from where a bird drew, in one of three ways: its ticket, random channels, or the shape from scratch."""
+        """Go on from where a bird drew: with its ticket, random channels, or its shape from scratch."""
         model, optimizer = self._begin(seed + (way == "scratch") * 1_000)
         bird, saved = make(model), torch.load(self._path(search, seed, name))
         bird.load_state_dict(saved["bird"])
@@ -303,7 +296,7 @@ class Laboratory:
         judged.append(self.judge(model))
         onward = "large" if search.schedule == "small" else search.schedule
         spent += self._train_on(model, optimizer, bird, seed=seed, begin=first, schedule=onward)
-        macs = measure_cost(model, _EXAMPLE).macs
+        macs = measure_cost(model, EXAMPLE).macs
         work = _TRAINING * self.recipe.batch * (first * run.macs + (self.recipe.steps - first) * macs)
         seconds = spent + (run.at[str(first)] if first else 0.0)
         return SlimRun(
@@ -312,7 +305,7 @@ class Laboratory:
 
     def _cut(self, model: nn.Module, optimizer: torch.optim.Optimizer, plan: PrunePlan) -> float:
         begin = time.process_time()
-        operate(model, find_cuts(model, _EXAMPLE, plan.drops()), optimizer)
+        operate(model, find_cuts(model, EXAMPLE, plan.drops()), optimizer)
         return time.process_time() - begin
 
     def _calibrate(self, model: nn.Module, seed: int, first: int) -> float:

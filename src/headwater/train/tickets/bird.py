@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headwater.errors import ModelError, StateMismatch, WrongUse
-from headwater.plan.prune import Look, PrunePlan, Rule, Watch
+from headwater.plan.prune import Channels, Look, PrunePlan, Rule, Watch
 from headwater.plan.prune.rules import find_rule
 from headwater.train.tickets.costs import measure_cost
 from headwater.train.tickets.cuts import find_cuts
@@ -78,6 +78,11 @@ class EarlyBird:
         )
         self._step = 0
         self._ticket: Ticket | None = None
+
+    @property
+    def channels(self) -> Channels:
+        """What can be removed, layer by layer."""
+        return self._scales.channels
 
     @property
     def looks(self) -> tuple[Look, ...]:
