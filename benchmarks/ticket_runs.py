@@ -186,7 +186,8 @@ class Laboratory:
         return SearchRun(self.judge(model), drawn, at, own, macs)
 
     def _last(self, until: float) -> int:
-        return round(self.recipe.steps * until)
+        """The step of the look at a share of the run, or after it."""
+        return min(self.recipe.steps, math.ceil(self.recipe.steps * (until + 0.01)))
 
     def _steps(self, begin: int, until: float = 1.0) -> Iterator[int]:
         return iter(range(begin, self._last(until)))

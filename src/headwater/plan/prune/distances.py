@@ -25,7 +25,8 @@ def all_distances(masks: Sequence[Keep]) -> NDArray[np.float64]:
     """Of every mask to every other, as a square."""
     rows = np.stack(masks).astype(np.float32)  # sums of ones are exact
     both, each = rows @ rows.T, rows.sum(1)
-    return (each[:, None] + each - 2 * both).astype(np.float64) / rows.shape[1]
+    found: NDArray[np.float64] = (each[:, None] + each - 2 * both).astype(np.float64) / rows.shape[1]
+    return found
 
 
 def width_distance(channels: Channels, one: Keep, other: Keep) -> float:

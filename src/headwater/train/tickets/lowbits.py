@@ -37,9 +37,10 @@ class Rounding(TorchFunctionMode):
         if func not in _LAYERS:
             return func(*args, **named)
         plain = [*args[:2], *(named.pop(name) for name in ("input", "weight")[len(args) :])]
-        inputs = _Rounded.apply(plain[0], self._levels, False)
-        weight = _Rounded.apply(plain[1], self._levels, True)
-        return func(inputs, weight, *args[2:], **named)
+        rounded = (
+            _rounded(values, self._levels, rows) for values, rows in zip(plain, (False, True), strict=True)
+        )
+        return func(*rounded, *args[2:], **named)
 
 
 class _Rounded(torch.autograd.Function):
@@ -56,6 +57,11 @@ class _Rounded(torch.autograd.Function):
         (gradient,) = gradients
         scale = _scale(gradient, ctx.levels, rows=ctx.rows)
         return torch.floor(gradient / scale + torch.rand_like(gradient)) * scale, None, None
+
+
+def _rounded(values: torch.Tensor, levels: int, rows: bool) -> torch.Tensor:
+    found: torch.Tensor = _Rounded.apply(values, levels, rows)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _scale(values: torch.Tensor, levels: int, *, rows: bool) -> torch.Tensor:

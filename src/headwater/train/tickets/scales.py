@@ -32,7 +32,8 @@ class Scales:
         found = [np.zeros(group.size) for group in self._groups]
         for group, row in zip(self._groups, found, strict=True):
             for norm in group.norms:
-                np.maximum.at(row, norm.channels, values[norm.module][norm.places])
+                with np.errstate(invalid="ignore"):  # who gets them looks for what is no number
+                    np.maximum.at(row, norm.channels, values[norm.module][norm.places])
         return np.concatenate(found)
 
     def penalise(self, strength: float) -> None:

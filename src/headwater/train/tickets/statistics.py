@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -25,15 +24,17 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> int:
     ]
     momenta, count = [layer.momentum for layer in norms], 0
     device = next(model.parameters()).device
-    with ExitStack() as stack, torch.no_grad():
-        stack.enter_context(evaluating(model))
-        for batch in batches:
-            if not count:
-                _begin(norms)
-            model(_inputs(batch).to(device, non_blocking=True))
-            count += 1
-    for layer, momentum in zip(norms, momenta, strict=True):
-        layer.momentum = momentum
+    try:
+        with evaluating(model), torch.no_grad():
+            for batch in batches:
+                inputs = _inputs(batch)
+                if not count:
+                    _begin(norms)
+                model(inputs.to(device, non_blocking=True))
+                count += 1
+    finally:
+        for layer, momentum in zip(norms, momenta, strict=True):
+            layer.momentum = momentum
     return count
 
 

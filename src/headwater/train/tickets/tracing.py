@@ -58,11 +58,12 @@ def trace(copied: nn.Module, example: torch.Tensor) -> DependencyGraph:
     try:
         with warnings.catch_warnings(action="ignore"), torch.enable_grad():
             return DependencyGraph().build_dependency(
-                copied, example_inputs=(example.cpu().double(),), verbose=False
+                copied, example.cpu().double(), forward_fn=lambda model, given: model(given), verbose=False
             )
     except Exception as error:  # whatever a model does while it is traced
+        reason = str(error).partition("\n")[0]
         raise ModelError(
-            f"{type(copied).__name__} cannot be traced on an input of {tuple(example.shape)}: {error}; "
+            f"{type(copied).__name__} cannot be traced on an input of {tuple(example.shape)}: {reason}; "
             "give an `example` that it takes"
         ) from error
 
