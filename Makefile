@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into .venv (a minute or two)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[torch,region,codecs,models,labels,report,serve,dev]'
+	@$(PIP) --no-build-isolation --editable '.[torch,train,region,codecs,models,labels,report,serve,dev]'
 	@# The referee of the transforms' tests. Alone, because its metadata would bring a torch of its own choice.
 	@$(PIP) --no-deps torchvision==0.28.0
 	@touch $@

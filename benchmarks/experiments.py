@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -27,13 +27,6 @@ class Key:
     data: str
     setting: str
     seed: int
-
-
-class Kept(Protocol):
-    """A dataclass of plain values, which says in a line what came of a run, and what it took."""
-
-    @property
-    def cpu(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -80,12 +73,24 @@ def begin_with(**variables: str) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **variables})
 
 
-class Results:
-    """Runs of a kind by key, in a file with a line of JSON for each; one that was cut off is no run."""
+class Costed(Protocol):
+    """A dataclass of plain values, which says in a line what came of a run, and knows its CPU seconds."""
 
-    def __init__(self, path: Path, kind: type[Any] = Run) -> None:
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def cpu(self) -> float: ...
+
+
+R = TypeVar("R", bound=Costed)
+
+
+class Results(Generic[R]):
+    """Runs by key, in a file with a line of JSON for each; one that was cut off is no run."""
+
+    def __init__(self, path: Path, kind: type[R] = Run) -> None:  # type: ignore[assignment]
         self._path, self.made = path, 0
-        self._runs: dict[Key, Any] = {}
+        self._runs: dict[Key, R] = {}
         self._mend()
         for line in path.read_text().splitlines() if path.exists() else ():
             found = json.loads(line)
@@ -99,10 +104,10 @@ class Results:
     def __contains__(self, key: Key) -> bool:
         return key in self._runs
 
-    def __getitem__(self, key: Key) -> Any:
+    def __getitem__(self, key: Key) -> R:
         return self._runs[key]
 
-    def put(self, key: Key, run: Kept) -> None:
+    def put(self, key: Key, run: R) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps({"key": asdict(key), "run": asdict(run)}) + "\n")
         self._runs[key], self.made = run, self.made + 1
@@ -112,6 +117,11 @@ class Results:
         """Seconds of all runs, whenever they were made."""
         return sum(run.cpu for run in self._runs.values())
 
+    @property
+    def used(self) -> str:
+        """What all of it took, and how much of it is new."""
+        return f"{len(self):,} runs of {self.cpu:,.0f} CPU s in all, {self.made:,} of them new"
+
     def __len__(self) -> int:
         return len(self._runs)
 
@@ -120,11 +130,11 @@ class Results:
 class Found:
     """The runs on one dataset with some seeds."""
 
-    results: Results
+    results: Results[Any]
     data: str
     seeds: Sequence[int]
 
-    def make(self, settings: Iterable[str], train: Callable[[str, int], Kept]) -> None:
+    def make(self, settings: Iterable[str], train: Callable[[str, int], Any]) -> None:
         """Every setting with every seed, seed by seed: what is compared runs at about the same time."""
         for seed in self.seeds:
             for setting in settings:
@@ -140,8 +150,7 @@ class Found:
     @property
     def used(self) -> str:
         """What all of it took, and how much of it is new."""
-        results = self.results
-        return f"{len(results):,} runs of {results.cpu:,.0f} CPU s in all, {results.made:,} of them new"
+        return self.results.used
 
 
 @dataclass(frozen=True)

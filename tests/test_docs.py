@@ -32,6 +32,7 @@ from headwater.models.quantise import Quantised
 from headwater.models.runtime import Classified, Engine
 from headwater.models.split import CutPoint, Split
 from headwater.plan.finetune import FinetunePlan
+from headwater.plan.prune import MaskDistance, PrunePlan, SettledMask
 from headwater.select.selecting import SELECTORS
 from headwater.store.server import tokens
 from headwater.store.server.config import DatasetConfig, ServeConfig, load
@@ -46,7 +47,10 @@ from visitors import routes
 
 LONGEST_README = 150
 README_CODE_LINES = 12
-RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels")
+RUNNABLE = (
+    *("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels"),
+    "tickets",
+)
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
 ERRORS = [
@@ -182,6 +186,10 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("select", "hw.find_duplicates", hw.find_duplicates),
         ("select", "hw.Duplicates", hw.Duplicates),
         ("select", "hw.Beside", hw.Beside),
+        ("tickets", "hw.EarlyBird", hw.EarlyBird),
+        ("tickets", "hw.load_ticket", hw.load_ticket),
+        ("tickets", "SettledMask", SettledMask),
+        ("tickets", "MaskDistance", MaskDistance),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -217,6 +225,9 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("tuner", hw.Tuner),
         ("tuner", FinetunePlan),
         ("tuner", Finetuned),
+        ("tickets", hw.EarlyBird),
+        ("tickets", hw.Ticket),
+        ("tickets", PrunePlan),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

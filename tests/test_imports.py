@@ -17,6 +17,7 @@ WITHOUT_TORCH = [
     "headwater.engine.run",
     "headwater.measure.signals",
     "headwater.models",
+    "headwater.plan.prune",
     "headwater.report.loader",
     "headwater.store",
     "headwater.transforms",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.models.split import split
     from headwater.plan.offload import Offload
     from headwater.store import Dataset, Link, Sample, open
+    from headwater.train.tickets import EarlyBird, Ticket, load_ticket
     from headwater.tune.recipe import Recipe
     from headwater.tune.tuner import Tuner
 
@@ -35,13 +36,16 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "Duplicates",
+    "EarlyBird",
     "Limits",
     "Link",
     "Offload",
     "Recipe",
     "Sample",
+    "Ticket",
     "Tuner",
     "find_duplicates",
+    "load_ticket",
     "open",
     "profile",
     "split",
@@ -55,13 +59,16 @@ _HOMES = {
     "DataLoader": "headwater.loader",
     "Dataset": "headwater.store",
     "Duplicates": "headwater.loader.duplicates",
+    "EarlyBird": "headwater.train.tickets",
     "Limits": "headwater.data.image",
     "Link": "headwater.store",
     "Offload": "headwater.plan.offload",
     "Recipe": "headwater.tune.recipe",
     "Sample": "headwater.store",
+    "Ticket": "headwater.train.tickets",
     "Tuner": "headwater.tune.tuner",
     "find_duplicates": "headwater.loader.finding",
+    "load_ticket": "headwater.train.tickets",
     "open": "headwater.store",
     "profile": "headwater.loader.probe",
     "split": "headwater.models.split",

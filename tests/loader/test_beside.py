@@ -19,6 +19,7 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
 from headwater.loader.beside import Beside
+from headwater.plan.prune import SettledMask
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.store.client.selecting import Selected
@@ -113,6 +114,27 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert fed is not None
         assert loader.selection.state == {"model": fed.version}, "which proxy chose it is saved along"
         assert loader.signals.notes["selection"]["state"] == {"model": fed.version}
+
+
+def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(colours: hw.Dataset) -> None:
+    model = make_model()
+    example = torch.zeros(1, 3, SIZE, SIZE)
+    rule = SettledMask(deadline=1e-9, every=1)
+    bird = hw.EarlyBird(model, ratio=0.5, steps=10, rule=rule, round_to=1, example=example)
+    with closing(Beside(InfoBatch(ratio=0.9), colours, STEPS, run="mine")) as beside:
+        loader = hw.DataLoader(colours, STEPS, batch_size=16, num_workers=0, select=beside, epochs=40)
+        sizes = []
+        for epoch in range(5):
+            sizes.append(len([id for batch in loader for id in batch.ids.tolist()]))
+            if epoch == 1:
+                assert bird.observe(lr=0.1)
+                bird.slim(None, [torch.rand(32, 3, SIZE, SIZE) * 4 - 2])
+            beside.feed(model)
+            finish(beside)
+        assert [one.error for one in beside.rounds] == [None] * 5
+        versions = [beside._registry.version(one.fed.version) for one in beside.rounds[:2] if one.fed]
+        assert versions[1].nbytes < 0.6 * versions[0].nbytes
+        assert max(sizes[3:]) < COUNT
 
 
 def test_what_was_fed_is_used_in_the_epoch_after_the_one_that_was_begun(

@@ -152,6 +152,7 @@ class Beside:
         )
         self._ranks = find_rank(None, None)
         self._rounds: list[Round] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the model that was fed last
         self._under_way: Round | None = None
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
@@ -180,20 +181,23 @@ class Beside:
     def feed(self, model: nn.Module) -> None:
         """Hand over a model's weights for the next selection; they are copied. All ranks call it.
 
-        Where the loader knows its `epochs`, nothing is done for one that will not be.
+        It may be another model than before, such as one that was made slim. Where the loader knows its `epochs`,
+        nothing is done for one that will not be.
         """
         self._calls += 1
         if self._dropped or (self._calls - 1) % self._every or self._is_last:
             return
         begun = time.perf_counter()
         one = Round(self._facts.epoch + 1)
-        first, self._rounds, self._busy = not self._rounds, [*self._rounds, one], True
+        self._rounds, self._busy = [*self._rounds, one], True
         if self._ranks()[0] == 0:
             model = _unwrap(model)
             state = {
                 name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()
             }
-            twin = copy.deepcopy(model) if first else None
+            shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+            same, self._shapes = shapes == self._shapes, shapes
+            twin = None if same else copy.deepcopy(model)
             trained = {name for name, value in model.named_parameters() if value.requires_grad}
             self._threads.submit(self._work, one, _Weights(state, trained, twin), self._wish_for(one))
         self._worth.spend(fed=time.perf_counter() - begun)

@@ -71,7 +71,7 @@ class _Glimpse:
 
 
 class Feeder:
-    """Makes a proxy of each state of one model, for one thread at a time.
+    """Makes a proxy of each state of a model, for one thread at a time.
 
     `steps` are what images go through before it, `least` is the rank correlation that int8 must reach.
     """
@@ -101,15 +101,16 @@ class Feeder:
         return self._glimpse.bytes_moved if "_glimpse" in self.__dict__ else 0
 
     def make(self, state: State, model: nn.Module | None = None) -> Fed:
-        """The proxy with these weights; `model`, whose weights they are, is needed the first time.
+        """The proxy with these weights; `model`, whose weights they are, is needed if their shapes are new.
 
         Raises `ModelError` for a model that cannot be exported, `WrongUse` for steps or classes that do not
         go with it.
         """
         begun = time.perf_counter()
-        if self._refill is None:
+        if self._refill is None or not self._refill.takes(state):
             assert model is not None
             self._refill = Refill(model, classes=self._classes, steps=self._steps)
+            self._int8, self._rest = None, 0
         fp32 = self._refill.fill(state)
         proxy, correlation, said = (
             self._round(fp32) if self._precision == "int8" else (fp32, None, "as asked")

@@ -55,6 +55,11 @@ class Refill:
         own = {id(parameter) for parameter in self._parts.head.parameters()}
         return frozenset(name for name, value in self._own.named_parameters() if id(value) in own)
 
+    def takes(self, state: State) -> bool:
+        """Whether these are weights of its model, by name and shape."""
+        own = self._own.state_dict()
+        return own.keys() == state.keys() and all(own[name].shape == state[name].shape for name in own)
+
     def fill(self, state: State) -> Model:
         """The model with these weights, as near to torch's as an export is."""
         self._own.load_state_dict(dict(state))

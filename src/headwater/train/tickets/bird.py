@@ -1,0 +1,164 @@
+"""`hw.EarlyBird`: watches a model in training, draws its ticket early, and makes it slim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwater.errors import ModelError, StateMismatch, WrongUse
+from headwater.plan.prune import Channels, Look, PrunePlan, Rule, Watch
+from headwater.plan.prune.rules import find_rule
+from headwater.train.tickets.costs import measure_cost
+from headwater.train.tickets.cuts import find_cuts
+from headwater.train.tickets.exactness import find_exact_groups
+from headwater.train.tickets.hardware import channel_multiple
+from headwater.train.tickets.lowbits import Rounding
+from headwater.train.tickets.scales import Scales
+from headwater.train.tickets.statistics import recalibrate
+from headwater.train.tickets.surgery import operate
+from headwater.train.tickets.ticket import Shape, Ticket
+
+_USUAL_IMAGE = (1, 3, 224, 224)
+
+
+class EarlyBird:
+    """Finds the share `ratio` of channels that a model can do without, early in a run of so many `steps`.
+
+        bird = hw.EarlyBird(model, ratio=0.5, steps=epochs * len(loader))
+        for images, targets in batches:
+            cross_entropy(model(images), targets).backward()
+            bird.after_backward()
+            optimizer.step()
+            if bird.observe(lr=optimizer.param_groups[0]["lr"]):
+                bird.slim(optimizer, some_batches)
+
+    `rule` says when: a name or an object of `headwater.plan.prune`. `l1` is the strength of the penalty on
+    channel scales. Layers are rounded up to a multiple of `round_to` channels, by default what the hardware
+    computes at once. `example` is an input of the model, of which the shape counts; by default a photo of
+    224 pixels. With `bits` the search is simulated in so many, see `searching`.
+
+    The slim model is another model: this changes results. Raises `ModelError` for a model that cannot be
+    traced or has no channels that can be removed exactly.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        ratio: float = 0.5,
+        steps: int,
+        rule: str | Rule = "settled",
+        l1: float = 1e-4,
+        round_to: int | None = None,
+        example: torch.Tensor | None = None,
+        bits: int | None = None,
+    ) -> None:
+        if l1 < 0:
+            raise WrongUse(f"l1 is {l1}; it must not be negative")
+        self._model, self._l1 = model, l1
+        self._example = torch.zeros(_USUAL_IMAGE) if example is None else torch.zeros(example[:1].shape)
+        self._rounding = None if bits is None else Rounding(bits)
+        groups = find_exact_groups(model, self._example)
+        if not groups:
+            raise ModelError(
+                f"{type(model).__name__} has no channels that can be removed exactly; "
+                "they must go through batch norms"
+            )
+        self._scales = Scales(model, groups)
+        self._watch = Watch(
+            self._scales.channels,
+            ratio=ratio,
+            steps=steps,
+            rule=find_rule(rule),
+            multiple=channel_multiple(model) if round_to is None else round_to,
+        )
+        self._step = 0
+        self._ticket: Ticket | None = None
+
+    @property
+    def channels(self) -> Channels:
+        """What can be removed, layer by layer."""
+        return self._scales.channels
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """What was seen so far, the first first."""
+        return self._watch.looks
+
+    @property
+    def plan(self) -> PrunePlan | None:
+        """Which channels go; None: not yet."""
+        return self._watch.plan
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """What the model has become; None while it is dense."""
+        return self._ticket
+
+    def searching(self) -> AbstractContextManager[object]:
+        """A context for forward and backward: with `bits`, until the ticket is drawn; else nothing."""
+        few = self._rounding is not None and self.plan is None
+        return self._rounding if few and self._rounding is not None else nullcontext()
+
+    def after_backward(self) -> None:
+        """Add the penalty's gradient: once before each step of the optimiser, to gradients as they are."""
+        self._scales.penalise(self._l1)
+
+    def observe(self, lr: float) -> bool:
+        """Count a step of the optimiser, made at this learning rate; whether the model can be made slim now.
+
+        Raises `ModelError` where training ran away.
+        """
+        if self._ticket is not None:
+            return False
+        self._step += 1
+        if self._watch.is_due(self._step):
+            self._watch.observe(self._step, self._scales.read(), rate=lr)
+        return self.plan is not None
+
+    def slim(self, optimizer: torch.optim.Optimizer | None = None, batches: Iterable[Any] = ()) -> Ticket:
+        """Remove what the plan says from the model, in place, and from what the optimiser keeps of it.
+
+        Parameters stay the objects that they are. `batches` of training inputs give batch norms their
+        statistics anew: without any, the model is no good before it has trained on. Wrap a model for
+        several devices, or compile it, anew afterwards.
+        """
+        plan = self.plan
+        if plan is None or self._ticket is not None:
+            said = "no ticket was drawn yet" if plan is None else "the model is slim already"
+            raise WrongUse(f"{said}; call slim once, when observe says so")
+        before = measure_cost(self._model, self._example)
+        shape = self._cut(plan, optimizer)
+        recalibrate(self._model, batches)
+        self._ticket = Ticket(plan, shape, before, measure_cost(self._model, self._example))
+        return self._ticket
+
+    def _cut(self, plan: PrunePlan, optimizer: torch.optim.Optimizer | None) -> Shape:
+        cuts = find_cuts(self._model, self._example, plan.drops())
+        operate(self._model, cuts, optimizer)
+        own = self._model.state_dict()
+        return Shape(cuts.attributes, {name: tuple(own[name].shape) for name in cuts.tensors})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the search stands, as plain data; the weights are the model's own to save."""
+        return {"step": self._step, "slim": self._ticket is not None, "watch": self._watch.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. If the model was slim by then, this one, which is dense, is made as slim.
+
+        Load it before the model's weights, which are those of the slim one. Raises `StateMismatch`.
+        """
+        if set(state) != {"step", "slim", "watch"}:
+            raise StateMismatch(f"this is not a state of an EarlyBird: it has {', '.join(map(str, state))}")
+        if self._ticket is not None:
+            raise StateMismatch(
+                "the model is slim already; load the state into a new EarlyBird of the dense model"
+            )
+        self._watch.load_state_dict(state["watch"])
+        self._step = int(state["step"])
+        if state["slim"]:
+            self.slim()

@@ -1,0 +1,191 @@
+"""A slim model: what was removed and why, what that saves, and its file.
+
+The file is a folder of two: a manifest of shapes as JSON, and weights as safetensors. With the code of the
+dense model they make the slim one again; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from headwater.data.atomic import replacing
+from headwater.data.pipeline import Pipeline
+from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMismatch
+from headwater.models import weights
+from headwater.models.refill import Refill
+from headwater.models.registry import Registry
+from headwater.models.version import ModelVersion, digest_of
+from headwater.plan.prune import PrunePlan
+from headwater.train.tickets.costs import Cost
+from headwater.train.tickets.cuts import Attributes
+from headwater.train.tickets.surgery import reshape, tensors_of
+
+FORMAT = 1
+BY = "early ticket"
+MOST_MANIFEST_BYTES = 16 << 20
+MANIFEST, WEIGHTS = "ticket.json", "weights.safetensors"
+
+
+class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What differs from the dense model: numbers of modules, and shapes of tensors, by name."""
+
+    modules: Attributes
+    tensors: dict[str, tuple[int, ...]]
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    plan: dict[str, Any]
+    shape: Shape
+    before: Cost
+    after: Cost
+    weights: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, eq=False)
+class Ticket:
+    """A model made slim: the plan, how its shape differs from the dense one's, and what both cost."""
+
+    plan: PrunePlan
+    shape: Shape
+    before: Cost
+    after: Cost
+
+    def save(self, folder: str | os.PathLike[str], model: nn.Module) -> None:
+        """Write the manifest, and the weights that the slim model has now; `load_ticket` reads them."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        content = weights.dump({name: _to_array(name, tensor) for name, tensor in model.state_dict().items()})
+        manifest = _Manifest(self.plan.to_dict(), self.shape, self.before, self.after, digest_of(content))
+        for name, data in (
+            (WEIGHTS, content),
+            (MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))),
+        ):
+            with replacing(target / name) as file:
+                file.write(data)
+
+    def publish(
+        self,
+        registry: Registry,
+        model: nn.Module,
+        *,
+        name: str,
+        classes: Sequence[str],
+        steps: Pipeline,
+        parent: str | None = None,
+        switch: bool = False,
+    ) -> ModelVersion:
+        """Keep the slim model as a version of `name`, and with `switch` put it in force.
+
+        `steps` are what images go through before it, `parent` is the version that it came from. Raises
+        `ModelError` for a model that cannot be exported, `WrongUse` for steps or classes that do not go
+        with it.
+        """
+        exported = Refill(model, classes=classes, steps=steps).fill(model.state_dict())
+        return registry.put(exported, name=name, parent=parent, made=self.made, switch=switch)
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """How the version came about, for its manifest."""
+        plan, before, after = self.plan, self.before, self.after
+        return {
+            "by": BY,
+            "ratio": plan.ratio,
+            "removed": plan.removed,
+            "step": plan.step,
+            "reason": plan.reason,
+            "parameters": [before.parameters, after.parameters],
+            "macs": [before.macs, after.macs],
+        }
+
+    def __str__(self) -> str:
+        """What it saves, in a line; then the plan."""
+        before, after = self.before, self.after
+        return (
+            f"{after.parameters:,} of {before.parameters:,} parameters, {after.macs:,} of {before.macs:,} "
+            f"multiply-adds ({before.macs / max(after.macs, 1):.2f}x fewer)\n{self.plan}"
+        )
+
+
+def load_ticket(folder: str | os.PathLike[str], model: nn.Module) -> Ticket:
+    """Make a dense model, fresh from its code, the slim one that `Ticket.save` wrote there.
+
+    Its parameters stay the objects that they are. Raises `ModelNotFound` where there is none,
+    `ModelRefused` for files that do not belong together or to this model; the model is then as it was.
+    """
+    target = Path(folder)
+    manifest = _read_manifest(target / MANIFEST)
+    tensors = weights.read(target / WEIGHTS)
+    if digest_of((target / WEIGHTS).read_bytes()) != manifest.weights:
+        raise ModelRefused(f"the weights in {target} are not those of its manifest; save the ticket again")
+    _check_shape(manifest.shape, model)
+    held = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} | manifest.shape.tensors
+    found = {name: array.shape for name, array in tensors.items()}
+    if found != held:
+        name = min(name for name in found.keys() | held.keys() if found.get(name) != held.get(name))
+        raise ModelRefused(
+            f"{name!r} is {found.get(name)} in the file and {held.get(name)} in the model; "
+            "give the model that it was made of"
+        )
+    own = tensors_of(model)
+    empty = {name: own[name].new_empty(shape) for name, shape in manifest.shape.tensors.items()}
+    reshape(model, empty, manifest.shape.modules)
+    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
+    return Ticket(PrunePlan.from_dict(manifest.plan), manifest.shape, manifest.before, manifest.after)
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= MOST_MANIFEST_BYTES else b""
+    except OSError as error:
+        raise ModelNotFound(f"cannot read {path}: {error.strerror}") from error
+    if size > MOST_MANIFEST_BYTES:
+        raise ModelRefused(f"{path} has {size:,} bytes; at most {MOST_MANIFEST_BYTES:,} are read")
+    try:
+        found = msgspec.json.decode(data, type=_Manifest)
+        PrunePlan.from_dict(found.plan)
+    except (msgspec.MsgspecError, ValueError, RecursionError, StateMismatch) as error:
+        raise ModelRefused(f"{path} is not the manifest of a ticket: {error}") from error
+    if found.format != FORMAT:
+        raise ModelRefused(
+            f"{path} has format {found.format}, this version reads {FORMAT}; upgrade Headwater"
+        )
+    return found
+
+
+def _check_shape(shape: Shape, model: nn.Module) -> None:
+    """Nothing may be larger than in the dense model, nor be there that is not in it."""
+    modules, tensors = dict(model.named_modules()), tensors_of(model)
+    for name, numbers in shape.modules.items():
+        for key, value in numbers.items():
+            dense = vars(modules[name]).get(key) if name in modules else None
+            if not _is_within(value, dense):
+                raise ModelRefused(
+                    f"{name}.{key} is {value} in the file and {dense} in the model; give the dense one"
+                )
+    for name, edges in shape.tensors.items():
+        dense = tuple(tensors[name].shape) if name in tensors else None
+        if not _is_within(edges, dense):
+            raise ModelRefused(f"{name} is {edges} in the file and {dense} in the model; give the dense one")
+
+
+def _is_within(value: object, dense: object) -> bool:
+    if isinstance(value, tuple) and isinstance(dense, tuple):
+        return len(value) == len(dense) and all(map(_is_within, value, dense))
+    both_numbers = type(value) is int and type(dense) is int
+    return both_numbers and 0 < value <= dense  # type: ignore[operator]
+
+
+def _to_array(name: str, tensor: torch.Tensor) -> Any:
+    if tensor.dtype == torch.bfloat16:
+        raise ModelError(f"{name} is bfloat16, which is not kept; call model.float() first")
+    return tensor.detach().cpu().numpy()

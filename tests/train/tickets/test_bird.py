@@ -1,0 +1,202 @@
+"""`hw.EarlyBird` in a loop: when it draws, what is left, and runs that are stopped."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import headwater as hw
+from headwater.errors import ModelError, StateMismatch, WrongUse
+from headwater.plan.prune import MaskDistance, Rule, SettledMask
+from headwater.train.tickets.hardware import channel_multiple
+from prunable import images, labels, make
+
+STEPS = 40
+RULE = SettledMask(limit=0.9, window=3, every=2)
+
+
+def make_bird(model: nn.Module, **settings: Any) -> hw.EarlyBird:
+    given: dict[str, Any] = {"ratio": 0.5, "steps": STEPS, "rule": RULE, "round_to": 1, "example": images(1)}
+    return hw.EarlyBird(model, **{**given, **settings})
+
+
+class Loop:
+    """A run that can be saved and gone on with; batches depend on the step alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.model = make("ResNet, basic")
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
+        self.bird = make_bird(self.model, **settings)
+        self.step, self.drawn = 0, 0
+
+    def run(self, until: int) -> None:
+        while self.step < until:
+            self.step += 1
+            self.model.train()
+            self.optimizer.zero_grad()
+            with self.bird.searching():
+                cross_entropy(self.model(images(seed=self.step)), labels(seed=self.step)).backward()
+            self.bird.after_backward()
+            self.optimizer.step()
+            if self.bird.observe(lr=0.05):
+                self.drawn = self.step
+                self.bird.slim(self.optimizer, [images(seed=seed) for seed in range(100, 103)])
+
+    def save(self) -> bytes:
+        parts = {"model": self.model, "optimizer": self.optimizer, "bird": self.bird}
+        file = io.BytesIO()
+        torch.save({name: part.state_dict() for name, part in parts.items()} | {"step": self.step}, file)
+        return file.getvalue()
+
+    def load(self, data: bytes) -> None:
+        saved = torch.load(io.BytesIO(data))  # with weights_only, torch's default: the state is plain data
+        self.bird.load_state_dict(saved["bird"])
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.step = saved["step"]
+
+
+def test_a_run_becomes_slim_and_goes_on() -> None:
+    loop = Loop()
+    loop.run(STEPS)
+    ticket = loop.bird.ticket
+    assert ticket is not None
+    assert loop.drawn == ticket.plan.step == 6  # the third look
+    assert [look.step for look in loop.bird.looks] == [2, 4, 6]
+    assert ticket.plan.removed == pytest.approx(0.5, abs=0.02)
+    assert ticket.after.parameters == sum(parameter.numel() for parameter in loop.model.parameters())
+    assert ticket.after.parameters < 0.5 * ticket.before.parameters
+    assert ticket.after.macs < 0.6 * ticket.before.macs
+    assert str(ticket).startswith(f"{ticket.after.parameters:,} of {ticket.before.parameters:,} parameters")
+    assert loop.model(images()).isfinite().all()
+
+
+@pytest.mark.parametrize("stop", [1, 5, 6, 7, 20])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(stop: int) -> None:
+    straight, first, second = Loop(), Loop(), Loop()
+    straight.run(25)
+    first.run(stop)
+    second.load(first.save())
+    second.run(25)
+    assert second.bird.state_dict() == straight.bird.state_dict()
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+def test_a_ticket_that_was_drawn_and_not_used_is_there_after_a_restart() -> None:
+    first, second = Loop(), Loop()
+    first.bird.slim = lambda *_: None  # type: ignore[assignment,method-assign]
+    first.run(6)
+    second.load(first.save())
+    assert second.bird.plan is not None
+    assert second.bird.ticket is None
+    second.run(7)
+    assert second.drawn == 7
+
+
+def test_the_penalty_makes_scales_smaller() -> None:
+    ends = []
+    for l1 in (0.0, 0.05):
+        loop = Loop(l1=l1, rule=MaskDistance(limit=1e-6, every=STEPS + 1))
+        loop.run(10)
+        ends.append(sum(layer.weight.detach().abs().sum().item() for layer in norms(loop.model)))
+    assert ends[1] < 0.95 * ends[0]
+
+
+def norms(model: nn.Module) -> list[nn.BatchNorm2d]:
+    return [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
+
+
+def test_recalibrated_statistics_are_those_of_the_slim_model() -> None:
+    """With the statistics that were cut, it is another function than in training."""
+    loop, apart = Loop(), []
+    loop.run(5)
+    for batches in ([], [images(256)]):
+        bird = make_bird(model := copy.deepcopy(loop.model), rule=SettledMask(deadline=1e-9, every=1))
+        assert bird.observe(lr=0.1)
+        bird.slim(None, batches)
+        with torch.no_grad():
+            apart.append(float((model.train()(images(256)) - model.eval()(images(256))).abs().mean()))
+    assert apart[1] < 0.5 * apart[0]
+
+
+def test_layers_are_rounded_up_to_what_the_hardware_likes() -> None:
+    model = make("VGG")
+    assert channel_multiple(model) == (16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8)
+    for round_to, allowed in ((None, channel_multiple(model)), (4, 4)):
+        bird = make_bird(copy.deepcopy(model), round_to=round_to, rule=SettledMask(deadline=1e-9, every=1))
+        assert bird.observe(lr=0.1)
+        assert bird.plan is not None
+        for width, size in zip(bird.plan.widths, bird.plan.channels.sizes, strict=True):
+            assert width % allowed == 0 or width == size
+
+
+def test_a_search_in_few_bits_ends_with_the_ticket() -> None:
+    loop = Loop(bits=8)
+    inputs = images(4)
+    plain = loop.model.eval()(inputs)
+    with loop.bird.searching():
+        assert not torch.equal(loop.model(inputs), plain)
+    loop.run(7)
+    assert loop.drawn == 6
+    plain = loop.model.eval()(inputs)
+    with loop.bird.searching():
+        assert torch.equal(loop.model(inputs), plain)
+
+
+def test_a_frozen_model_and_one_on_no_gradient_can_be_watched() -> None:
+    model = make("VGG").requires_grad_(False)
+    with torch.no_grad():
+        bird = make_bird(model)
+    bird.after_backward()
+    assert not bird.observe(lr=0.1)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model = make("VGG")
+    with pytest.raises(WrongUse, match="l1 is -1"):
+        make_bird(model, l1=-1)
+    with pytest.raises(WrongUse, match="there is no rule 'soon'; choose from distance, settled"):
+        make_bird(model, rule="soon")
+    with pytest.raises(WrongUse, match="ratio 1"):
+        make_bird(model, ratio=1.0)
+    bird = make_bird(model)
+    with pytest.raises(WrongUse, match="no ticket was drawn yet"):
+        bird.slim()
+    with pytest.raises(ModelError, match="Sequential has no channels that can be removed exactly"):
+        make_bird(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 4)))
+
+
+def test_a_slim_model_is_not_made_slim_again() -> None:
+    loop = Loop()
+    loop.run(10)
+    assert not loop.bird.observe(lr=0.1)
+    with pytest.raises(WrongUse, match="slim already"):
+        loop.bird.slim()
+    with pytest.raises(StateMismatch, match="slim already"):
+        loop.bird.load_state_dict(loop.bird.state_dict())
+
+
+@pytest.mark.parametrize("rule", [MaskDistance(), SettledMask(limit=0.3)])
+def test_the_state_of_another_run_is_refused(rule: Rule) -> None:
+    loop = Loop()
+    loop.run(3)
+    with pytest.raises(StateMismatch, match="the state was saved with rule"):
+        Loop(rule=rule).bird.load_state_dict(loop.bird.state_dict())
+    with pytest.raises(StateMismatch, match="this is not a state of an EarlyBird"):
+        Loop().bird.load_state_dict(loop.model.state_dict())
+
+
+def test_training_that_ran_away_is_said() -> None:
+    model = make("VGG")
+    bird = make_bird(model, rule=SettledMask(every=1))
+    with torch.no_grad():
+        norms(model)[0].weight[0] = float("nan")
+    with pytest.raises(ModelError, match="training ran away"):
+        bird.observe(lr=0.1)
