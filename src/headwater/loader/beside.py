@@ -86,7 +86,7 @@ class _Facts:
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """A state of a model, the names of what training changes in it, and the model itself, the first time."""
+    """A state of a model, the names of what training changes in it, and the model where shapes are new."""
 
     state: State
     trained: set[str]
@@ -181,8 +181,8 @@ class Beside:
     def feed(self, model: nn.Module) -> None:
         """Hand over a model's weights for the next selection; they are copied. All ranks call it.
 
-        It may be another model than before, such as one that was made slim. Where the loader knows its `epochs`,
-        nothing is done for one that will not be.
+        It may be another model than before, such as one that was made slim. Where the loader knows its
+        `epochs`, nothing is done for one that will not be.
         """
         self._calls += 1
         if self._dropped or (self._calls - 1) % self._every or self._is_last:
