@@ -16,6 +16,7 @@ from typing import Any
 from headwater.errors import ModelNotFound, ModelRefused, WrongUse
 from headwater.models.delta import decode, encode, is_whole
 from headwater.models.holdings import Holdings, verify_graph
+from headwater.models.lineage import line_of
 from headwater.models.model import Model
 from headwater.models.pointer import Pointers
 from headwater.models.shelf import LOCK_SECONDS, Shelf
@@ -49,6 +50,10 @@ class Registry:
         # Another process may remove one in the meantime.
         found = [version for digest in self._holdings.digests() if (version := self.find(digest))]
         return sorted(found, key=lambda version: (version.time, version.digest))
+
+    def line(self, version: ModelVersion) -> list[ModelVersion]:
+        """A version, behind those here that came before it, oldest first; see `line_of`."""
+        return line_of(version, self.versions())
 
     def find(self, digest: str) -> ModelVersion | None:
         """The manifest of a version, or None if it is not here, or damaged."""
