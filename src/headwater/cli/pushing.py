@@ -18,7 +18,7 @@ from headwater.models.classifier import read_classifier
 from headwater.models.model import Model
 from headwater.models.presets import PRESETS
 from headwater.models.proto import is_pickled, parse
-from headwater.models.registry import Registry
+from headwater.models.registry import PRESET, Registry
 
 _SIZE = 224
 _MARGIN = 256 / 224
@@ -47,7 +47,7 @@ def read_model(
         return _from_onnx(path, classes, steps)
     if what in PRESETS:
         _refuse({"--classes": classes, "--steps": steps}, "a preset, which has its own")
-        return Pushed(PRESETS[what](), what, {"by": "preset", "preset": what})
+        return Pushed(PRESETS[what](), what, {"by": PRESET, "preset": what})
     if path.exists() and is_pickled(_read(path, 4)):
         raise ModelRefused(f"{path.name}: pickled content; save as safetensors, or export the model as ONNX")
     if path.suffix.lower() == ".safetensors":

@@ -24,6 +24,8 @@ from headwater.models.version import ABBREVIATED, DIGEST, ModelVersion, digest_o
 
 WHOLE = "whole"
 """What stands for the old version in the name of a delta that needs none."""
+PRESET = "preset"
+"""What `made.by` is of a version that came from a preset."""
 
 
 class Registry:
@@ -74,6 +76,15 @@ class Registry:
             there = f"name one of {', '.join(names)}" if names else "push one first"
             raise ModelNotFound(f"{len(names)} models are in force; {there}")
         return self.version(reference or names[0])
+
+    def choose_trunk(self) -> ModelVersion:
+        """Whose layers a head is trained for unless somebody says whose.
+
+        The only model in force, and of several the only one that a preset made.
+        """
+        found = [version for digest in self.in_force().values() if (version := self.find(digest))]
+        presets = [version for version in found if version.made.get("by") == PRESET]
+        return presets[0] if len(presets) == 1 else self.choose()
 
     def get(self, reference: str) -> Model:
         """The model, its tensors mapped from disk; raises `ModelRefused` unless every digest is right."""
