@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -76,6 +78,65 @@ class Residual(nn.Module):
         x = self.relu(self.pool(self.layer2(x)))
         x = self.fc(self.dropout(x.view(count, -1)))
         return x if scale is None else x * scale
+
+
+class Attentive(nn.Module):
+    """Patches of the image that look at each other, and their mean; norms and biases are not what they begin
+    as."""
+
+    def __init__(self, classes: int = len(CLASSES)) -> None:
+        super().__init__()
+        seeded()
+        self.patches = nn.Conv2d(3, 16, 8, 8)
+        self.places = nn.Parameter(torch.randn(1, (SIZE // 8) ** 2, 16))
+        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.between = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.fc = nn.Linear(16, classes)
+        for name, parameter in self.named_parameters():
+            if "bias" in name or "first" in name or "second" in name:
+                nn.init.uniform_(parameter, 0.5, 1.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
+        known = self.first(x)
+        x = x + self.attention(known, known, known, need_weights=False)[0]
+        x = x + self.between(self.second(x))
+        logits: torch.Tensor = self.fc(x.mean(1))
+        return logits
+
+
+class Encoder(nn.Module):
+    """The same by torch's own layer, with a token of its own whose features are the image's."""
+
+    def __init__(self, classes: int = len(CLASSES)) -> None:
+        super().__init__()
+        seeded()
+        self.patches = nn.Conv2d(3, 16, 8, 8)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        layer = nn.TransformerEncoderLayer(16, 4, 32, activation="gelu", batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.fc = nn.Linear(16, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1)
+        logits: torch.Tensor = self.fc(self.encoder(x)[:, 0])
+        return logits
+
+
+class Between(nn.Module):
+    """A convolution and a linear layer, and what is given between them: (n, 16, 8, 8) to (n, 16, a, b)."""
+
+    def __init__(self, work: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        seeded()
+        self.body, self.fc = nn.Conv2d(3, 16, 4, 4), nn.Linear(16, len(CLASSES))
+        self._work = work
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.fc(self._work(self.body(x)).mean((2, 3)))
+        return logits
 
 
 class LongSkip(nn.Module):

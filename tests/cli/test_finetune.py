@@ -83,6 +83,23 @@ def test_the_only_model_in_force_need_not_be_named(
     assert "2 models are in force; name one of other, plain" in capsys.readouterr().err
 
 
+def test_the_preset_is_the_trunk_beside_what_was_tuned_from_it(
+    colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trunk = registry.put(
+        registry.get("plain"), name="trunk", made={"by": "preset", "preset": "trunk"}, switch=True
+    )
+    words = ["finetune", str(colours), "--registry", str(registry.folder), "--epochs", "1", "--json"]
+    for name in ("birds", "fish"):
+        assert cli.run([*words, "--name", name]) == 0
+        assert json.loads(capsys.readouterr().out)["parent"] == trunk.digest
+    assert registry.names() == ["birds", "fish", "plain", "trunk"]
+    registry.put(registry.get("plain"), name="second", made={"by": "preset"}, switch=True)
+    assert cli.run(words) == 1
+    shown = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert shown == "5 models are in force; name one of birds, fish, plain, second, trunk"
+
+
 def test_a_dry_run_only_says_what_to_expect(
     colours: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:

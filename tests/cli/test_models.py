@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,7 @@ def test_weights_of_another_architecture_are_refused_by_name(
     path = write_weights(tmp_path / "new.safetensors", 5, **changes)
     found = call("push", path, "--like", "birds", code=4)
     assert found["error"]["kind"] == "ModelRefused"
+    assert message(found).startswith("new.safetensors: ")
     assert named in message(found)
 
 
@@ -149,6 +151,38 @@ def test_a_pickle_is_refused_by_name(call: Call, birds: Path, tmp_path: Path) ->
     path.write_bytes(pickle.dumps({"weight": [1.0]}))
     assert "weights.pt: pickled content; save as safetensors" in message(call("push", path, code=4))
     assert "pickled content; save as safetensors" in message(call("push", path, "--like", "birds", code=4))
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["usual steps", "own steps"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (pickle.dumps({"weight": [1.0]}), "pickled content instead of ONNX"),
+        (b"\xff" * 100, "not an ONNX model"),
+        (b"", "the model has 0 outputs"),
+        (classifier_file().replace(b"GlobalAveragePool", b"GlobalEvilestPool"), "GlobalEvilestPool"),
+    ],
+    ids=["pickle", "garbage", "nothing", "operator"],
+)
+def test_an_onnx_file_is_refused_by_name(
+    call: Call, tmp_path: Path, content: bytes, says: str, steps: bool
+) -> None:
+    (tmp_path / "steps.json").write_text(json.dumps(STEPS))
+    path = tmp_path / "strange.onnx"
+    path.write_bytes(content)
+    words = ("--steps", tmp_path / "steps.json") if steps else ()
+    found = message(call("push", path, *words, code=4))
+    assert found.startswith("strange.onnx: ")
+    assert says in found
+
+
+def test_a_huge_onnx_file_is_refused_before_it_is_read(call: Call, tmp_path: Path) -> None:
+    """It has holes only: what lies on disk is nothing, what would lie in memory is more than there is."""
+    path = tmp_path / "huge.onnx"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    found = message(call("push", path, code=4))
+    assert found == "huge.onnx: an ONNX model of 1,099,511,627,776 bytes; at most 2,147,483,647 are taken"
 
 
 @pytest.mark.parametrize(

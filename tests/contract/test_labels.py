@@ -181,8 +181,48 @@ class TestModels:
                 db.model(text)
 
     def test_a_digest_is_hexadecimal(self, db: LabelDatabase) -> None:
-        with pytest.raises(WrongUse, match="no digest"):
-            db.announce("../../etc", name="net")
+        for given in ({"digest": "../../etc"}, {"digest": digest(3), "parent": "../../etc"}):
+            with pytest.raises(WrongUse, match=r"'\.\./\.\./etc' is no digest"):
+                db.announce(**given, name="net")
+        assert len(db.models()) == 2
+
+    def test_a_child_comes_before_its_parent_and_is_newer(self, db: LabelDatabase) -> None:
+        child = db.announce(digest(4), name="net4", parent=digest(3))
+        unnamed = db.model(digest(3))
+        assert (unnamed.name, unnamed.parent) == ("", None)
+        with pytest.raises(LabelRefused, match="is not known"):
+            db.model("")
+        parent = db.announce(digest(3), name="net3", parent=digest(8))
+        assert parent == Announced(unnamed.number, digest(3), "net3", digest(8)) == db.model("net3")
+        assert db.models()[1].number < parent.number < child.number
+        assert db.announce(digest(3), name="other") == parent
+        put(db, "4", 1)
+        assert put(db, "3", 2).kept == 1
+        put(db, "3", 2, sample=8)
+        assert db.pending("photos", digest(4), [7, 8]).tolist() == [8]
+        assert db.pending("photos", digest(3), [7, 8]).tolist() == []
+        assert put(db, "4", 1, sample=8).wrote == 1
+
+    def test_those_before_a_version_are_announced_first(self, db: LabelDatabase) -> None:
+        line = [Announced(0, digest(number), "net", None) for number in (5, 1, 4, 3)]
+        last = db.announce_line(line, author="anna")
+        assert [one.digest for one in db.models()] == [digest(number) for number in (1, 2, 5, 4, 3)]
+        assert last == db.models()[-1]
+        for one in line:
+            assert db.announce_line([one]) == db.model(one.digest)
+
+    def test_what_came_before_a_known_version_does_not_become_newer(self, db: LabelDatabase) -> None:
+        line = [Announced(0, digest(number), f"net{number}", None) for number in (5, 1)]
+        assert db.announce_line(line) == db.model(digest(1))
+        assert [one.digest for one in db.models()] == [digest(1), digest(2)]
+
+    def test_a_nameless_parent_moves_to_another_database(self, db: LabelDatabase) -> None:
+        there = [Announced(4, digest(4), "", None), Announced(6, digest(6), "net6", digest(4))]
+        for _ in range(2):
+            assert [(one.digest, one.name) for one in db.announce_all(there)] == [
+                (digest(4), ""),
+                (digest(6), "net6"),
+            ]
 
 
 class TestKeys:

@@ -6,20 +6,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import headwater as hw
 from exports import coloured, exported_inside, exported_plain, logits_of, steps
 from headwater import transforms as T
-from headwater.errors import ModelError, WrongUse
+from headwater.errors import ModelError, ModelRefused, WrongUse
 from headwater.models.export import TOLERANCE, Exported, export, export_head
+from headwater.models.registry import Registry
 from headwater.models.runtime import Engine, Session
-from nets import CLASSES, SIZE, Moody, Picky, Residual, plain
+from headwater.models.trial import try_out
+from nets import CLASSES, SIZE, Attentive, Between, Encoder, Moody, Picky, Residual, plain
 
 
 def operators(graph: bytes) -> set[str]:
@@ -38,6 +42,44 @@ def test_the_model_gives_the_logits_of_torch(
     logits = engine.logits(engine.features(pixels))
     np.testing.assert_allclose(logits, logits_of(model(), pixels), atol=1e-4)
     assert 0 < found.difference < TOLERANCE
+
+
+@pytest.mark.parametrize("net", [Attentive, Encoder])
+def test_a_model_of_attention_is_pushed_and_run(net: type[nn.Module], tmp_path: Path) -> None:
+    """Through all that a user's model goes through, and back as another process would read it."""
+    pixels, _ = coloured(7)
+    found = export(hw.split(net(), image_size=SIZE), classes=CLASSES, steps=steps())
+    try_out(found.model)
+    Registry(tmp_path).put(found.model, name="attentive", switch=True)
+    engine = Engine(Registry(tmp_path).get("attentive"))
+    assert "Softmax" in operators(found.model.trunk)
+    assert (found.model.head, found.model.check()) == (None, 16)
+    for some in (pixels, pixels[:1]):
+        logits = engine.logits(engine.features(some))
+        np.testing.assert_allclose(logits, logits_of(net(), some), atol=1e-4)
+
+
+WORKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "DepthToSpace": lambda x: functional.pixel_shuffle(functional.pixel_unshuffle(x, 2), 2),
+    "Greater": functional.softplus,
+    "Trilu": torch.tril,
+}
+
+
+@pytest.mark.parametrize("operator", WORKS)
+def test_less_usual_layers(operator: str) -> None:
+    found = export(hw.split(Between(WORKS[operator]), image_size=SIZE), classes=CLASSES, steps=steps()).model
+    assert operator in operators(found.trunk)
+    engine, (pixels, _) = Engine(found), coloured(5)
+    logits = engine.logits(engine.features(pixels))
+    np.testing.assert_allclose(logits, logits_of(Between(WORKS[operator]), pixels), atol=1e-4)
+
+
+def test_a_batch_whose_size_is_a_number_is_refused_with_what_to_write() -> None:
+    """`len` gives the size that the exporter happens to try."""
+    net = Between(lambda x: x.reshape(len(x), 16, 8, 8))
+    with pytest.raises(ModelRefused, match=r"fixed to 3 images; .* in torch, x\.shape\[0\] and not len\(x\)"):
+        export(hw.split(net, image_size=SIZE), classes=CLASSES, steps=steps())
 
 
 def test_batch_norms_are_folded_and_names_kept() -> None:

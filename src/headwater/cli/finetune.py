@@ -43,7 +43,7 @@ def finetune(
         list[str], typer.Argument(metavar="DATA...", help="What `ls` takes; several stores are one dataset.")
     ],
     model: Annotated[
-        str, typer.Option(help="Whose frozen layers: NAME, or a digest; else the only model in force.")
+        str, typer.Option(help="Whose frozen layers: NAME, or a digest; else the only one, or the preset.")
     ] = "",
     registry: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's data folder.")
@@ -103,7 +103,7 @@ def finetune(
     )
     link, stores = Link(ca=ca, cert=cert, key=key), locations(data) if sync else []
     source = Registry(registry or models_folder())
-    model = model or source.choose().name
+    model = model or source.choose_trunk().name
     sent: list[dict[str, Any]] = []
     if sync:
         # Only the result is put in force: to tune an older version must not bring that one back.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from headwater.models import weights
 from headwater.models.classifier import read_classifier
 from headwater.models.model import Model
 from headwater.models.presets import PRESETS
-from headwater.models.proto import is_pickled, parse
-from headwater.models.registry import Registry
+from headwater.models.proto import check_size, is_pickled, parse
+from headwater.models.registry import PRESET, Registry
 
 _SIZE = 224
 _MARGIN = 256 / 224
@@ -47,7 +48,7 @@ def read_model(
         return _from_onnx(path, classes, steps)
     if what in PRESETS:
         _refuse({"--classes": classes, "--steps": steps}, "a preset, which has its own")
-        return Pushed(PRESETS[what](), what, {"by": "preset", "preset": what})
+        return Pushed(PRESETS[what](), what, {"by": PRESET, "preset": what})
     if path.exists() and is_pickled(_read(path, 4)):
         raise ModelRefused(f"{path.name}: pickled content; save as safetensors, or export the model as ONNX")
     if path.suffix.lower() == ".safetensors":
@@ -59,18 +60,30 @@ def read_model(
 
 def _from_weights(path: Path, registry: Registry, like: str) -> Pushed:
     version = registry.version(like)
-    model = registry.get(version.digest).with_tensors(weights.read(path))
+    known, tensors = registry.get(version.digest), weights.read(path)  # which name their files themselves
+    with _naming(path):
+        model = known.with_tensors(tensors)
     return Pushed(model, version.name, {"by": "push", "file": path.name}, version.digest)
 
 
 def _from_onnx(path: Path, classes: Path | None, steps: Path | None) -> Pushed:
-    data = _read(path)
-    spec = _steps_for(data) if steps is None else _read_steps(steps)
+    names = None if classes is None else _read_lines(classes)
+    given = None if steps is None else _read_steps(steps)
+    with _naming(path):
+        check_size(_size(path))
+        data = _read(path)
+        model = read_classifier(data, classes=names, steps=_steps_for(data) if given is None else given)
+        model.check()
+    return Pushed(model, path.stem, {"by": "push", "file": path.name})
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is refused is refused by the name of the file."""
     try:
-        model = read_classifier(data, classes=None if classes is None else _read_lines(classes), steps=spec)
+        yield
     except ModelRefused as error:
         raise ModelRefused(f"{path.name}: {error}") from error
-    return Pushed(model, path.stem, {"by": "push", "file": path.name})
 
 
 def _steps_for(data: bytes) -> list[dict[str, Any]]:
@@ -99,12 +112,23 @@ def _read_lines(path: Path) -> Sequence[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def _read(path: Path, count: int = -1) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(count)
     except OSError as error:
-        raise WrongUse(f"cannot read {path}: {error.strerror}; check the path") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> WrongUse:
+    return WrongUse(f"cannot read {path}: {error.strerror}; check the path")
 
 
 def _refuse(options: dict[str, Path | None], why: str) -> None:

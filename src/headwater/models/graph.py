@@ -40,12 +40,14 @@ OPERATORS = frozenset(
             "Constant",
             "Conv",
         ),
-        *("DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Gather"),
+        *("DepthToSpace", "DequantizeLinear", "Div", "Dropout"),
+        *("Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Gather"),
         *(
             "Gelu",
             "Gemm",
             "GlobalAveragePool",
             "GlobalMaxPool",
+            "Greater",
             "GroupNormalization",
             "HardSigmoid",
             "HardSwish",
@@ -75,7 +77,7 @@ OPERATORS = frozenset(
             "Sub",
             "Sum",
         ),
-        *("Tanh", "Transpose", "Unsqueeze", "Where"),
+        *("Tanh", "Transpose", "Trilu", "Unsqueeze", "Where"),
     ]
 )
 """What image classifiers infer with, float and int8: no If, Loop or Scan, nothing random."""
@@ -284,4 +286,7 @@ def _check_port(port: Port, name: str, *, edges: int) -> None:
             f"wanted is {name!r}, float32, of {edges} edges"
         )
     if port.shape[0] is not None:
-        raise ModelRefused(f"{name!r} is fixed to {port.shape[0]} images; export with a dynamic batch")
+        raise ModelRefused(
+            f"{name!r} is fixed to {port.shape[0]} images; export with a dynamic batch: in torch, x.shape[0] "
+            "and not len(x)"
+        )

@@ -35,8 +35,7 @@ def onnx_module() -> ModuleType:
 
 def parse(data: bytes, *, most: int = MOST_FILE_BYTES) -> ModelProto:
     """An ONNX model of at most so many bytes; raises `ModelRefused`, also for fields unknown to onnx."""
-    if len(data) > most:
-        raise ModelRefused(f"an ONNX model of {len(data):,} bytes; at most {most:,} are taken")
+    check_size(len(data), most=most)
     if is_pickled(data):
         raise ModelRefused("pickled content instead of ONNX; export the model")
     onnx = onnx_module()
@@ -49,6 +48,12 @@ def parse(data: bytes, *, most: int = MOST_FILE_BYTES) -> ModelProto:
         raise ModelRefused(f"not an ONNX model: {error}") from error
     _refuse_unknown_fields(model)
     return model
+
+
+def check_size(nbytes: int, *, most: int = MOST_FILE_BYTES) -> None:
+    """Raise `ModelRefused` for more bytes than are taken: of a file, before it is read."""
+    if nbytes > most:
+        raise ModelRefused(f"an ONNX model of {nbytes:,} bytes; at most {most:,} are taken")
 
 
 def _refuse_unknown_fields(model: ModelProto) -> None:

@@ -17,6 +17,7 @@ from headwater.errors import ModelNotFound, ModelRefused, WrongUse
 from headwater.models.delta import decode, encode, is_whole
 from headwater.models.evidence import require_measured
 from headwater.models.holdings import Holdings, verify_graph
+from headwater.models.lineage import line_of
 from headwater.models.model import Model
 from headwater.models.pointer import Pointers
 from headwater.models.shelf import LOCK_SECONDS, Shelf
@@ -24,6 +25,8 @@ from headwater.models.version import ABBREVIATED, DIGEST, ModelVersion, digest_o
 
 WHOLE = "whole"
 """What stands for the old version in the name of a delta that needs none."""
+PRESET = "preset"
+"""What `made.by` is of a version that came from a preset."""
 
 
 class Registry:
@@ -54,6 +57,10 @@ class Registry:
         found = [version for digest in self._holdings.digests() if (version := self.find(digest))]
         return sorted(found, key=lambda version: (version.time, version.digest))
 
+    def line(self, version: ModelVersion) -> list[ModelVersion]:
+        """A version, behind those here that came before it, oldest first; see `line_of`."""
+        return line_of(version, self.versions())
+
     def find(self, digest: str) -> ModelVersion | None:
         """The manifest of a version, or None if it is not here, or damaged."""
         return self._holdings.find(digest) if DIGEST.fullmatch(digest) else None
@@ -73,6 +80,15 @@ class Registry:
             there = f"name one of {', '.join(names)}" if names else "push one first"
             raise ModelNotFound(f"{len(names)} models are in force; {there}")
         return self.version(reference or names[0])
+
+    def choose_trunk(self) -> ModelVersion:
+        """Whose layers a head is trained for unless somebody says whose.
+
+        The only model in force, and of several the only one that a preset made.
+        """
+        found = [version for digest in self.in_force().values() if (version := self.find(digest))]
+        presets = [version for version in found if version.made.get("by") == PRESET]
+        return presets[0] if len(presets) == 1 else self.choose()
 
     def get(self, reference: str) -> Model:
         """The model, its tensors mapped from disk; raises `ModelRefused` unless every digest is right."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,61 @@ def test_an_old_head_that_is_gone_is_no_reason_to_skip(site: Site) -> None:
     second = nudged(first, 0.001)
     done = site.run(site.record(site.push(second)))
     assert done.counts["skipped"] == 0
+    check(site, second, features)
+
+
+def untouched(site: Site, version: ModelVersion, before: LabelRows) -> None:
+    """A relabel by this version finds nothing to do."""
+    done = site.run(site.record(version))
+    assert sum(done.counts.values()) == 0
+    np.testing.assert_array_equal(site.rows().revisions, before.revisions)
+
+
+@pytest.mark.parametrize("related", [True, False], ids=["parent and child", "both of one trunk"])
+def test_after_a_rollback_there_is_nothing_to_relabel(site: Site, related: bool) -> None:
+    """Also where the older version never labelled before."""
+    first, second = small_model(), nudged(small_model(), 3.0)
+    old = site.registry.put(first, name="small", switch=True, now=datetime(2026, 1, 1, tzinfo=UTC))
+    new = site.registry.put(second, name="small", parent=old.digest if related else None, switch=True)
+    features = keep_all(site, new)
+    site.run(site.record(new))
+    check(site, second, features)
+    before = site.rows()
+    assert site.registry.rollback("small") == old
+    untouched(site, old, before)
+    site.registry.switch("small", new.digest)
+    untouched(site, new, before)
+    with closing(site.open_labels()) as labels:
+        assert [one.digest for one in labels.models()] == [old.digest, new.digest]
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["old version held", "new version sent whole"])
+def test_a_store_that_was_away_with_an_older_version_replaces_nothing(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    """It labels what nobody has labelled, and that is older than the new version."""
+    monkeypatch.setattr(module, "BLOCK", 1000)
+    first, second = small_model(), nudged(small_model(), 3.0)
+    away = replace(site, folder=tmp_path / "away")
+    away.folder.mkdir()
+    old = away.push(first)
+    keep_all(away, old)
+    site.registry.put(first, name="small", now=datetime.fromisoformat(old.time))
+    new = site.registry.put(second, name="small", parent=old.digest, switch=True)
+    if not held:
+        assert site.registry.drop([old.digest])
+    features = keep_all(site, new)
+    asked = itertools.count()
+    site.run(site.record(new), lambda: next(asked) >= 1)
+    before = site.rows()
+    assert len(before) == 1000, "it was stopped after the first block"
+    done = away.run(away.record(old))
+    assert done.counts["labelled"] == 2000
+    found = site.rows()
+    mine = np.isin(found.samples, before.samples)
+    np.testing.assert_array_equal(found.revisions[mine], before.revisions)
+    done = site.run(site.record(new))
+    assert done.counts["unchanged"] + done.counts["changed"] + done.counts["skipped"] == 2000
     check(site, second, features)
 
 

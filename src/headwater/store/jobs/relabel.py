@@ -74,7 +74,7 @@ def relabel(place: Workplace, running: Running) -> None:
             f"with {record.version[:12]}; start another"
         )
     version = place.registry.version(record.model)
-    place.labels.announce(version.digest, name=version.name, parent=version.parent, author=record.by)
+    place.labels.announce_line(place.registry.line(version), author=record.by)
     _Relabel(place, running, version).run()
 
 

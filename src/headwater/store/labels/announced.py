@@ -1,14 +1,16 @@
 """Model versions that a database was told of, in the order in which it was told.
 
 A version's number is the revision that announced it, so a newer version has a greater number, and a statement
-can compare two rows without looking anything up.
+can compare two rows without looking anything up. A parent that comes later than its child could not be put
+before it any more: so it gets its number with the child.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -22,9 +24,23 @@ from headwater.store.labels.staging import count_of, insert
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
+class Version(Protocol):
+    """What is told of a version, by a registry or by another database."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def parent(self) -> str | None: ...
+
+
 @dataclass(frozen=True)
 class Announced:
-    """A version that may label; `number` orders it among the others."""
+    """A version that may label; `number` orders it among the others.
+
+    One that is known only as another's parent has no name until it is announced itself.
+    """
 
     number: int
     digest: str
@@ -35,20 +51,38 @@ class Announced:
 def announce(
     connection: sa.Connection, digest: str, *, name: str, parent: str | None, author: str, now: int
 ) -> Announced:
-    """Tell the database of a version; the same one again changes nothing."""
-    if not _DIGEST.fullmatch(digest):
-        raise WrongUse(f"{digest!r} is no digest of a model version; it is 8 to 64 hexadecimal digits")
+    """Tell the database of a version; the same one again changes nothing.
+
+    A parent that it was not told of is older all the same.
+    """
     check_name(name, "a model's name")
-    found = known(connection, models.c.digest == digest)
-    if found:
-        return found[0]
+    if parent is not None and not known(connection, models.c.digest == digest):
+        of = f"{parent}, the parent of {name} {digest}"
+        _put(connection, Announced(0, parent, "", None), Deed("announce", author=author, note=of), now=now)
     deed = Deed("announce", author=author, note=f"{name} {digest}")
-    number = revisions.add(connection, None, deed, now=now)
-    row = {"announced": number, "digest": digest, "name": name, "parent": parent}
-    if count_of(connection, insert(connection, models).values(row).on_conflict_do_nothing()):
-        return Announced(number, digest, name, parent)
-    # Another process was faster: its number counts, and this revision announces nothing.
-    return known(connection, models.c.digest == digest)[0]
+    return _put(connection, Announced(0, digest, name, parent), deed, now=now)
+
+
+def _put(connection: sa.Connection, version: Announced, deed: Deed, *, now: int) -> Announced:
+    """The version as it is known now; it gets a number if it had none, and a name if that was not known."""
+    if not _DIGEST.fullmatch(version.digest):
+        raise WrongUse(
+            f"{version.digest!r} is no digest of a model version; it is 8 to 64 hexadecimal digits"
+        )
+    same = models.c.digest == version.digest
+    found = known(connection, same)
+    if not found:
+        number = revisions.add(connection, None, deed, now=now)
+        row = {"announced": number, "digest": version.digest, "name": version.name, "parent": version.parent}
+        if count_of(connection, insert(connection, models).values(row).on_conflict_do_nothing()):
+            return replace(version, number=number)
+        # Another process was faster: its number counts, and this revision announces nothing.
+        found = known(connection, same)
+    if found[0].name or not version.name:
+        return found[0]
+    named = {"name": version.name, "parent": version.parent}
+    connection.execute(models.update().where(same, models.c.name == "").values(named))
+    return known(connection, same)[0]
 
 
 def announce_all(
@@ -61,9 +95,8 @@ def announce_all(
     """
     found: list[Announced] = []
     for version in versions:
-        here = announce(
-            connection, version.digest, name=version.name, parent=version.parent, author=author, now=now
-        )
+        deed = Deed("announce", author=author, note=f"{version.name} {version.digest}".strip())
+        here = _put(connection, version, deed, now=now)
         if found and here.number < found[-1].number:
             raise LabelRefused(
                 f"version {version.name} {version.digest[:12]} was announced here before "
@@ -87,7 +120,7 @@ def find(connection: sa.Connection, text: str) -> Announced:
     versions = known(connection)
     begun = [version for version in versions if len(text) >= 8 and version.digest.startswith(text)]
     exact = [version for version in begun if version.digest == text]
-    found = exact or begun or [version for version in versions if version.name == text][-1:]
+    found = exact or begun or [version for version in versions if text and version.name == text][-1:]
     if len(found) != 1:
         reason = "begins several digests" if found else "is not known to this database"
         listed = ", ".join(f"{v.name} {v.digest[:12]}" for v in versions[-5:]) or "none"

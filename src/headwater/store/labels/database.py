@@ -26,7 +26,7 @@ from headwater.store.labels import (
     undoing,
     writing,
 )
-from headwater.store.labels.announced import Announced
+from headwater.store.labels.announced import Announced, Version
 from headwater.store.labels.classes import ClassList
 from headwater.store.labels.exchange.sheet import Sheet, to_label_rows, to_sheet
 from headwater.store.labels.page import Glossary, LabelPage
@@ -64,12 +64,26 @@ class LabelDatabase:
     def announce(self, digest: str, *, name: str, parent: str | None = None, author: str = "") -> Announced:
         """Tell the database of a model version, which is newer than all that were announced before.
 
-        Only announced versions can label. The same one again changes nothing.
+        Only announced versions can label. The same one again changes nothing. A parent is older than its
+        child also if it is announced after it.
         """
         with self._writing() as connection:
             return announced.announce(
                 connection, digest, name=name, parent=parent, author=author, now=self._now()
             )
+
+    def announce_line(self, versions: Sequence[Version], *, author: str = "") -> Announced:
+        """Tell the database of the last of these, and first of the others, which came before it.
+
+        So they are older than the last, whichever of them labels first. Where the last is known already they
+        are left out: they would count as newer.
+        """
+        *before, last = versions
+        known = {one.digest for one in self.models()}
+        for one in before if last.digest not in known else ():
+            if one.digest not in known:
+                self.announce(one.digest, name=one.name, parent=one.parent, author=author)
+        return self.announce(last.digest, name=last.name, parent=last.parent, author=author)
 
     def announce_all(self, versions: Iterable[Announced], *, author: str = "") -> list[Announced]:
         """Tell the database of all versions of another one, as its `models` gives them, in their order.

@@ -215,7 +215,7 @@ class Keeper:
         found = box.numbers.get(version.digest)
         if found is None:
             labels = self.state.labels
-            known = labels.announce(version.digest, name=version.name, parent=version.parent, author=_AUTHOR)
+            known = labels.announce_line(self.state.registry.line(version), author=_AUTHOR)
             found = known.number, labels.adopt(box.name, version.classes)
             box.numbers[version.digest] = found
         return found
