@@ -93,7 +93,7 @@ class StateMismatch(HeadwaterError):
 
 
 class JournalRefused(HeadwaterError):
-    """A journal of another model or of other data, or one that is cut short or damaged; the text says which."""
+    """A journal of another model or of other data, or one that is cut short or damaged; the text says so."""
 
     exit_code = 4
 

@@ -1,72 +1,26 @@
-"""How a gradient changes with the weights, learnt from a few pairs: L-BFGS in compact form.
-
-With pairs s (a change of the weights) and y (what it did to the gradient), S and Y of the last of them as rows,
-sigma = y.s / s.s of the last one, D the diagonal of S Y' and L what lies below it,
-
-    B v = sigma v - [Y; sigma S]' M^-1 [Y; sigma S] v,      M = [ -D   L'         ]
-                                                                [  L   sigma S S' ]
-
-(Byrd, Nocedal and Schnabel, Mathematical Programming 1994; used so by DeltaGrad, ICML 2020). M changes with a
-pair only, so a product costs 4 m p multiplications.
-"""
+"""What knows how a gradient changes with the weights, from pairs of a move and what it did."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float32]
 
-_FLAT = 1e-10
-"""Pairs with s.y below so many s.s say that there is no curvature, or one that turns over."""
-_SINGULAR = 1e-12
-"""Directions of M below this share of its largest are left out: pairs that say the same."""
 
-
-class Curvature:
-    """B, of the last `pairs` that it was told. Without any it is 0."""
-
-    def __init__(self, pairs: int = 2) -> None:
-        self._most = pairs
-        self._moves: list[Vector] = []
-        self._changes: list[Vector] = []
-        self._sigma = 0.0
-
-    def __len__(self) -> int:
-        return len(self._moves)
+class Curvature(Protocol):
+    """An approximation B of a Hessian."""
 
     def observe(self, move: Vector, change: Vector) -> bool:
-        """Learn what `move` of the weights did to the gradient; False for a pair that tells nothing."""
-        square = float(np.vdot(move, move))
-        # not(>), so that what is no number is refused too
-        if not (np.isfinite(square) and square > 0 and float(np.vdot(move, change)) > _FLAT * square):
-            return False
-        # Of length 1, or M would hold squares of a change that is tiny early and large later.
-        length = np.float32(1 / np.sqrt(square))
-        self._moves = [*self._moves, move * length][-self._most :]
-        self._changes = [*self._changes, change * length][-self._most :]
-        self._factorise()
-        return True
-
-    def clear(self) -> None:
-        """Forget all pairs."""
-        self._moves, self._changes, self._sigma = [], [], 0.0
+        """Learn what a move of the weights did to the gradient; False for a pair that tells nothing."""
+        ...
 
     def times(self, vector: Vector) -> Vector:
         """B times a vector."""
-        if not self._moves:
-            return np.zeros_like(vector)
-        inner = self._inverse @ (self._basis @ vector)
-        product: Vector = vector * np.float32(self._sigma)
-        product -= inner @ self._basis
-        return product
+        ...
 
-    def _factorise(self) -> None:
-        moves, changes = np.stack(self._moves), np.stack(self._changes)
-        wide = moves.astype(np.float64)
-        both, squares = wide @ changes.T.astype(np.float64), wide @ wide.T
-        self._sigma = sigma = float(both[-1, -1] / squares[-1, -1])
-        below, diagonal = np.tril(both, -1), np.diag(np.diag(both))
-        middle = np.block([[-diagonal, below.T], [below, sigma * squares]])
-        self._inverse = np.linalg.pinv(middle, rcond=_SINGULAR).astype(np.float32)
-        self._basis = np.concatenate([changes, np.float32(sigma) * moves])
+    def __len__(self) -> int:
+        """How many pairs are known."""
+        ...

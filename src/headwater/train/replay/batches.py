@@ -1,8 +1,8 @@
 """Which samples each step of a training run saw, as a function of a seed: nothing is written down per step.
 
-A *slot* is a place for one row of features. Batches are made of the slots 0 to `count` - 1; what is added to a
-run later has slots after these, and joins batches by its id. A slot stays where it is when its sample goes, so a
-sample that goes leaves every other one in the batches in which it was.
+A *slot* is a place for one row of features. Batches are made of the slots 0 to `count` - 1; what is added
+to a run later has slots after these, and joins batches by its id. A slot stays where it is when its sample
+goes, so a sample that goes leaves every other one in the batches in which it was.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ class Batches(Protocol):
         """How many slots there are."""
         ...
 
+    @property
+    def seen(self) -> int:
+        """How many samples all steps see together."""
+        ...
+
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         """All epochs in their order; `missing` slots never had features, and are in none."""
         ...
@@ -75,6 +80,10 @@ class FullBatch:
 
     def __post_init__(self) -> None:
         _check(count=self.count, steps=self.steps)
+
+    @property
+    def seen(self) -> int:
+        return self.count * self.steps
 
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         order = np.delete(np.arange(self.count), missing)
@@ -99,6 +108,10 @@ class Minibatches:
     def __post_init__(self) -> None:
         _check(count=self.count, size=self.size, epochs=self.epochs)
 
+    @property
+    def seen(self) -> int:
+        return self.count * self.epochs
+
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         there = np.delete(np.arange(self.count), missing)
         bounds = split_evenly(len(there), self.size)
@@ -112,9 +125,9 @@ class Minibatches:
 class OverlappedRuns:
     """How `hw.Tuner` trains: run after run, whose samples come one run after the other.
 
-    `sizes` are the samples of each run. A sample has a slot for each of its `variants`, which take turns from
-    epoch to epoch: the slots of a run are those of its first variant, of its second, and so on. An epoch of run r
-    goes through one of r + 1 parts of all that has come.
+    `sizes` are the samples of each run. A sample has a slot for each of its `variants`, which take turns
+    from epoch to epoch: the slots of a run are those of its first variant, of its second, and so on. An
+    epoch of run r goes through one of r + 1 parts of all that has come.
     """
 
     sizes: tuple[int, ...]
@@ -130,6 +143,11 @@ class OverlappedRuns:
     @property
     def count(self) -> int:
         return self.variants * sum(self.sizes)
+
+    @property
+    def seen(self) -> int:
+        pools = accumulate(self.sizes)
+        return sum(self.epochs * pool // (run + 1) for run, pool in enumerate(pools))
 
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         sound, first = np.ones(self.count, bool), 0
@@ -157,7 +175,7 @@ class OverlappedRuns:
         return Epoch(first, order, split_evenly(len(order), self.size), key, part, run + 1)
 
     def pool(self, run: int, epoch: int) -> Slots:
-        """The slot of each sample that came with this run and those before it, of the variant whose turn it is."""
+        """The slot of each sample of this run and those before it, of the variant whose turn it is."""
         firsts = accumulate((self.variants * size for size in self.sizes[:run]), initial=0)
         return np.concatenate(
             [

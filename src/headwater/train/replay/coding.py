@@ -1,7 +1,8 @@
 """A gradient as halves with one scale, or how it differs from the one before it.
 
-With a full batch a gradient changes little from step to step, and so little is lost of the change: halves have 11
-bits of whatever they hold. What is coded is the difference to what a reader will have, so errors do not add up.
+With a full batch a gradient changes little from step to step, and so little is lost of the change: halves
+have 11 bits of whatever they hold. What is coded is the difference to what a reader will have, so errors do
+not add up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Halves = NDArray[np.float16]
 
 WHOLE, CHANGE = 0, 1
 _TOP = 15
-"""The largest number becomes at most 2 to this power: the least that keeps all 11 bits is 2^29 times smaller."""
+"""The largest number becomes at most 2 to this power; one 2^29 times smaller still keeps all 11 bits."""
 _LEAST = -120
 
 
@@ -40,7 +41,7 @@ class Coded:
 
 
 def encode(gradient: Vector, before: Vector | None) -> Coded:
-    """The shorter of both forms; `before` is what a reader has for the last step, None if it may have none."""
+    """The form that loses less; `before` is what a reader has of the last step, None for nothing."""
     if before is not None:
         change = gradient - before
         if _size(change) < 0.5 * _size(gradient):

@@ -1,4 +1,4 @@
-"""`hw.Features`: rows of features with the ids and targets of their samples, and a digest that follows changes."""
+"""`hw.Features`: rows of features with ids and targets of samples, and a digest that follows changes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ROWS_AT_ONCE = 512
 class Features:
     """What a linear model, or a head on frozen layers, is trained on: a row per sample.
 
-    `values` are (n, F) in half or single precision, or what a module of your own takes; `targets` are classes,
-    or numbers for a regression; `ids` are stable, and may repeat where a sample has several rows. `source`
-    names what made the values, such as the digest of the frozen layers: then rows are known by id and target
-    under that name; without it the values themselves are looked at. Nothing is copied. Raises `WrongUse` for
-    columns that do not fit together.
+    `values` are (n, F) in half or single precision, or what a module of your own takes; `targets` are
+    classes, or numbers for a regression; `ids` are stable, and may repeat where a sample has several rows.
+    `source` names what made the values, such as the digest of the frozen layers: then rows are known by id
+    and target under that name; without it the values themselves are looked at. Nothing is copied. Raises
+    `WrongUse` for columns that do not fit together.
     """
 
     def __init__(
@@ -40,7 +40,9 @@ class Features:
     ) -> None:
         self.ids = np.asarray(ids, np.int64)
         if not len(ids) == len(values) == len(targets) or self.ids.ndim != 1:
-            raise WrongUse(f"{len(ids):,} ids, {len(values):,} rows and {len(targets):,} targets do not match")
+            raise WrongUse(
+                f"{len(ids):,} ids, {len(values):,} rows and {len(targets):,} targets do not match"
+            )
         if len(self.ids) and self.ids.min() < 0:
             raise WrongUse(f"id {self.ids.min()} is negative; ids have 63 bits")
         self.values, self.targets, self.source = values, targets, source
@@ -49,8 +51,10 @@ class Features:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, rows: Rows) -> Part:
-        """The features and targets in these rows, as a copy."""
+    def take(self, rows: Rows | slice) -> Part:
+        """The features and targets in these rows; a copy, but for a slice of single precision."""
+        if isinstance(rows, slice):
+            return self._inputs[rows].float(), self._classes[rows]
         at = torch.from_numpy(rows)
         return self._inputs.index_select(0, at).float(), self._classes.index_select(0, at)
 
@@ -59,11 +63,14 @@ class Features:
         if isinstance(rows, slice):
             begin, end, _ = rows.indices(len(self))
             for start in range(begin, end, ROWS_AT_ONCE):
-                some = slice(start, min(start + ROWS_AT_ONCE, end))
-                yield self._inputs[some].float(), self._classes[some]
+                yield self.take(slice(start, min(start + ROWS_AT_ONCE, end)))
         else:
             for start in range(0, len(rows), ROWS_AT_ONCE):
                 yield self.take(rows[start : start + ROWS_AT_ONCE])
+
+    def pick(self, rows: Rows) -> Features:
+        """A copy of these rows, one after the other."""
+        return Features(self.ids[rows], self.values[rows], self.targets[rows], source=self.source)
 
     def find(self, ids: Ids) -> Rows:
         """The row of each id, the k-th where it comes for the k-th time; -1 for ids below 0.
@@ -79,8 +86,8 @@ class Features:
         lost = wanted[~known & (wanted >= 0)]
         if len(lost):
             raise JournalRefused(
-                f"{len(lost):,} rows of the journal's samples are not in the features, such as that of id {lost[0]}; "
-                "bring the features of all samples that the run was trained on"
+                f"{len(lost):,} rows of samples are not in the features, such as that of id {lost[0]}; "
+                "bring those of all samples that the run was trained on, and of those to add"
             )
         rows = np.full(len(ids), -1)
         rows[asked] = np.where(known, order[inside], -1) if len(order) else -1

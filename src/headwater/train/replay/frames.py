@@ -4,8 +4,9 @@
     frame   kind (4 letters), length of the body (uint32), check (uint64), body; numbers little-endian
     frame   ...
 
-A check is XXH3 with 64 bits of kind, length and body, seeded with the check of the frame before it, or with 0: a
-frame that was lost, moved or altered breaks all checks after it. Nothing is allocated that a length asks for.
+A check is XXH3 with 64 bits of kind, length and body, seeded with the check of the frame before it, or with
+0: a frame that was lost, moved or altered breaks all checks after it. Nothing is allocated that a length
+asks for.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def check_of(kind: str, pieces: tuple[bytes | memoryview, ...], *, before: int) 
 
 
 def find_frames(content: memoryview) -> Iterator[Frame]:
-    """The whole frames from the first on, up to one that is cut short or altered. None if it is no journal."""
+    """The whole frames from the first on, up to one that is cut short or altered; none of no journal."""
     if bytes(content[: len(MAGIC)]) != MAGIC:
         return
     place, check = len(MAGIC), 0

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from headwater.errors import JournalRefused, WrongUse
 from headwater.train.replay.batches import Batches, Slots
 from headwater.train.replay.batches import restore as restore_batches
 from headwater.train.replay.features import Features
-from headwater.train.replay.motion import Rule
+from headwater.train.replay.motion import Motion, Rule
 from headwater.train.replay.objective import Objective
 from headwater.train.replay.objectives import restore as restore_objective
 from headwater.train.replay.reading import JournalFile, Vector
@@ -28,8 +26,8 @@ from headwater.train.replay.visits import Ids, Roster
 class Journal:
     """A journal that is whole, with the features that the run was trained on, and more if need be.
 
-    `model` is the module that was trained; a linear one may be left out. Raises `JournalRefused` for a journal of
-    another model or of other data, and for one that is cut short, damaged or altered.
+    `model` is the module that was trained; a linear one may be left out. Raises `JournalRefused` for a
+    journal of another model or of other data, and for one that is cut short, damaged or altered.
     """
 
     def __init__(
@@ -95,6 +93,17 @@ class Journal:
         """What the run ended with, flat."""
         return self.file.mark_before(self.steps)[1]
 
+    @property
+    def origin(self) -> Vector:
+        """What the run ended with that was last trained in full: this one, unless it was followed."""
+        origin = self.file.origin
+        return self.weights if origin is None else origin
+
+    def motion_at(self, step: int) -> Motion:
+        """Weights and velocity at the last mark before a step."""
+        _, place, speed = self.file.mark_before(step)
+        return Motion(self.rule, place, speed)
+
     @cached_property
     def rule(self) -> Rule:
         return Rule.of(self.file.header)
@@ -121,15 +130,18 @@ class Journal:
         header, path = self.file.header, self.path
         if header.size != self.objective.size:
             raise JournalRefused(
-                f"{path} has {header.size:,} weights, its model {self.objective.size:,}: it was altered; train again"
+                f"{path} has {header.size:,} weights, its model {self.objective.size:,}: it was altered; "
+                "train again"
             )
         if len(header.slots) < self.batches.count:
-            raise JournalRefused(f"{path} has fewer ids than its batches have slots: it was altered; train again")
+            raise JournalRefused(
+                f"{path} has fewer ids than its batches have slots: it was altered; train again"
+            )
         self.objective.check(self.data)
         rows = self.roster.rows
         version = self.data.version(rows[rows >= 0])
         if version != header.data:
             raise JournalRefused(
-                f"{path} was made with data of version {header.data[:12]}, these features are {version[:12]}: rows or "
-                "targets have changed; bring those that it was trained on, or train again"
+                f"{path} was made with data of version {header.data[:12]}, these features are "
+                f"{version[:12]}: rows or targets have changed; bring those that it was trained on"
             )

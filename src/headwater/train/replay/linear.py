@@ -1,12 +1,11 @@
 """A linear model with a smooth loss: gradients by two matrix products, however many samples there are.
 
-The gradient of one sample is the outer product of its slope and its features, so a sum over samples is one product
-of two matrices, and no gradient of a single sample is ever made.
+The gradient of one sample is the outer product of its slope and its features, so a sum over samples is one
+product of two matrices, and no gradient of a single sample is ever made.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +35,8 @@ class Shifting:
 class LinearHead:
     """Outputs `x @ weight.T + bias`, under the loss of this name.
 
-    The flat weights are `weight`, (outputs, features), and then `bias` if there is one. Raises `WrongUse` for a
-    loss that it does not know.
+    The flat weights are `weight`, (outputs, features), and then `bias` if there is one. Raises `WrongUse`
+    for a loss that it does not know.
     """
 
     features: int

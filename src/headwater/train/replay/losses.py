@@ -1,7 +1,8 @@
 """Smooth losses of a linear model's outputs: their slopes, and how these change.
 
-Each is convex in the outputs. `shift` is the difference of two slopes, computed from the difference of the outputs:
-what is left of subtracting two nearly equal numbers would be noise where one sample of many is removed.
+Each is convex in the outputs. `shift` is the difference of two slopes, computed from the difference of the
+outputs: what is left of subtracting two nearly equal numbers would be noise where one sample of many is
+removed.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Softmax:
 
     def check(self, targets: Tensor, outputs: int) -> str:
         if targets.is_floating_point() or targets.ndim != 1:
-            return f"targets are {targets.dtype} of {targets.ndim} dimensions; softmax wants a class for each sample"
+            return f"targets are {targets.dtype} of {targets.ndim} dimensions; softmax wants class numbers"
         low, high = (int(each) for each in targets.aminmax())
-        return "" if 0 <= low and high < outputs else f"classes from {low} to {high} for {outputs} outputs"
+        return "" if low >= 0 and high < outputs else f"classes from {low} to {high} for {outputs} outputs"
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets, reduction="sum")
@@ -72,7 +73,7 @@ class Logistic:
         if shape != (outputs,):
             return f"targets of shape {tuple(targets.shape)} for {outputs} outputs"
         low, high = (float(each) for each in targets.aminmax())
-        return "" if 0 <= low and high <= 1 else f"targets from {low:g} to {high:g}; logistic wants 0 to 1"
+        return "" if low >= 0 and high <= 1 else f"targets from {low:g} to {high:g}; logistic wants 0 to 1"
 
     def value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs), reduction="sum")

@@ -1,7 +1,7 @@
 """How weights move: gradient descent with L2 and momentum, as torch's SGD has it.
 
-It is linear in weights, velocity and gradient together. So what two runs differ by moves in the same way, driven
-by the difference of their gradients, and is computed as precisely however small it is.
+It is linear in weights, velocity and gradient together. So what two runs differ by moves in the same way,
+driven by the difference of their gradients, and is computed as precisely however small it is.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class Rule:
         """One number for each group as one for each weight; a single one for all is left alone."""
         wide = np.asarray(numbers, np.float32)
         return wide if len(wide) == 1 else np.repeat(wide, self.counts)
+
+    def mean(self, numbers: NDArray[np.float64]) -> float:
+        """One number for all groups, each counted by its weights."""
+        return float(np.dot(numbers, self.counts)) / self.size
 
 
 class Motion:

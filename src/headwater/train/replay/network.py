@@ -1,7 +1,7 @@
 """Any torch module with a smooth loss. Replay of what is not convex is an experiment, and says so.
 
-Gradients that depend on more than weights and samples cannot be had again: layers that draw, or that look at the
-whole batch, are refused.
+Gradients that depend on more than weights and samples cannot be had again: layers that draw, or that look
+at the whole batch, are refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -61,8 +61,8 @@ class Network:
                 outputs = self._module(features.take(np.zeros(1, np.int64))[0])
         except (RuntimeError, ValueError, IndexError) as error:
             raise JournalRefused(
-                f"the model does not run on features of shape {features.values.shape[1:]}: {error}; bring those that "
-                "it was trained on"
+                f"the model does not run on features of shape {features.values.shape[1:]}: {error}; "
+                "bring those that it was trained on"
             ) from error
         problem = LOSSES[self._loss].check(torch.from_numpy(np.asarray(features.targets)), outputs.shape[-1])
         if problem:
@@ -110,8 +110,8 @@ def _check_layers(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.training:
             raise WrongUse(
-                f"layer {name!r} is a {type(layer).__name__} that looks at the whole batch; call eval() on it, so that "
-                "its statistics stand still"
+                f"layer {name!r} is a {type(layer).__name__} that looks at the whole batch; call eval() on "
+                "it, so that its statistics stand still"
             )
         if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0:
             raise WrongUse(f"layer {name!r} is a {type(layer).__name__}, which draws; train without it")

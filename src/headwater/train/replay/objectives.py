@@ -56,5 +56,5 @@ def _compare(found: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
     if differs:
         has, wants = ({name: each.get(name) for name in differs} for each in (found, spec))
         raise JournalRefused(
-            f"the journal is of another model: it has {wants}, this one {has}; pass the model that was trained"
+            f"the journal is of another model: it has {wants}, this one {has}; pass the one that was trained"
         )

@@ -1,4 +1,4 @@
-"""A torch optimiser as a journal sees it: flat gradients, rates, velocities. Only what is linear can be replayed."""
+"""A torch optimiser as a journal sees it: flat gradients, rates, velocities. Only SGD can be replayed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Vector = NDArray[np.float32]
 class Observed:
     """A module and the SGD that trains it; its parameters in the module's order are the flat weights.
 
-    Neighbours that the optimiser has in one group are one group here. Raises `WrongUse` for another optimiser, or
-    one of other parameters.
+    Neighbours that the optimiser has in one group are one group here. Raises `WrongUse` for another
+    optimiser, or one of other parameters.
     """
 
     def __init__(self, module: nn.Module, optimiser: torch.optim.Optimizer) -> None:
@@ -34,7 +34,9 @@ class Observed:
         if set(owners) != {id(each) for each in self._parameters}:
             raise WrongUse("the optimiser is not of this model's parameters, all of them and no others")
         runs = [(owners[id(each)], each.numel()) for each in self._parameters]
-        joined = [(owner, sum(count for _, count in some)) for owner, some in groupby(runs, lambda run: run[0])]
+        joined = [
+            (owner, sum(count for _, count in some)) for owner, some in groupby(runs, lambda run: run[0])
+        ]
         self._owners = [owner for owner, _ in joined]
         decays = [float(group["weight_decay"]) for group in optimiser.param_groups]
         self.groups = tuple(Group(count, decays[owner]) for owner, count in joined)
@@ -52,7 +54,9 @@ class Observed:
         """What `backward` has left, without L2. Raises `WrongUse` where it left nothing."""
         slopes = [each.grad for each in self._parameters]
         if any(each is None for each in slopes):
-            raise WrongUse("a parameter has no gradient; call backward() before step(), of a loss that needs them all")
+            raise WrongUse(
+                "a parameter has no gradient; call backward() before step(), of a loss that needs them all"
+            )
         return _flat([each for each in slopes if each is not None])
 
     @property

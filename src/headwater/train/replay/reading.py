@@ -38,7 +38,7 @@ class Moment:
 
 
 class JournalFile:
-    """The whole frames of a file, from the first on. Raises `JournalRefused` for a file that is no journal."""
+    """The whole frames of a file, from the first on. Raises `JournalRefused` for a file of something else."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -76,12 +76,14 @@ class JournalFile:
         numbers = [self._number(frame) for frame in self._steps]
         if left or found.steps != len(self) or numbers != list(range(len(self))):
             raise JournalRefused(
-                f"{self.path} is sealed with {found.steps:,} steps, has {len(self):,}, and {left:,} bytes after "
-                f"the seal: it was altered; {_AGAIN}"
+                f"{self.path} is sealed with {found.steps:,} steps, has {len(self):,}, and {left:,} bytes "
+                f"after the seal: it was altered; {_AGAIN}"
             )
         marks = {*range(0, len(self), self.header.every), len(self)}
         if set(self._begins) != marks:
-            raise JournalRefused(f"{self.path} lacks weights that its steps begin with: it was altered; {_AGAIN}")
+            raise JournalRefused(
+                f"{self.path} lacks weights that its steps begin with: it was altered; {_AGAIN}"
+            )
         return found
 
     @cached_property
@@ -89,6 +91,18 @@ class JournalFile:
         """Slots that never had features."""
         parts = [np.frombuffer(self._body(frame), "<i8") for frame in self._all("MISS")]
         return np.unique(np.concatenate(parts)).astype(np.int64) if parts else NO_SLOTS
+
+    @cached_property
+    def origin(self) -> Vector | None:
+        """The weights that a run ended with that was trained in full; None if it is this one."""
+        frames = self._all("ORIG")
+        if not frames:
+            return None
+        with self._doubt():
+            values = np.frombuffer(self._body(frames[0]), "<f4").astype(np.float32)
+            if len(values) != self.header.size:
+                raise ValueError(f"{len(values):,} weights of an earlier run for {self.header.size:,}")
+        return values
 
     def mark_before(self, step: int) -> tuple[int, Vector, Vector | None]:
         """The last mark that is not after a step: of which step, weights, velocity."""

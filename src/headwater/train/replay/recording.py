@@ -32,8 +32,8 @@ _ALIKE = 0.01
 class Recording:
     """Batches to train on, one after the other, and a journal of what the optimiser does with each.
 
-    Leaving the context seals the journal if every batch had its step. Otherwise it stays without a seal, and no
-    reader takes it.
+    Leaving the context seals the journal if every batch had its step. Otherwise it stays without a seal,
+    and no reader takes it.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class Recording:
         every: int,
     ) -> None:
         if batches.count != len(data):
-            raise WrongUse(f"batches are of {batches.count:,} samples, there are {len(data):,} rows of features")
+            raise WrongUse(
+                f"batches are of {batches.count:,} samples, there are {len(data):,} rows of features"
+            )
         self._observed, self._objective = Observed(model, optimiser), objective_of(model, loss)
         self._objective.check(data)
         self._data, self._batches, self._optimiser = data, batches, optimiser
@@ -90,9 +92,9 @@ class Recording:
             self._rows, self._given = visit.members, self._given + 1
             yield visit.members
             if self._writer.steps != self._given:
+                made = self._writer.steps - self._given + 1
                 raise WrongUse(
-                    f"batch {self._given:,} had {self._writer.steps - self._given + 1} steps of the optimiser; "
-                    "make one for each batch"
+                    f"the optimiser made {made} steps for batch {self._given:,}; make one for each"
                 )
         self._exhausted = True
 
@@ -110,10 +112,10 @@ class Recording:
         """Whoever trains on something else finds out now, and not when samples are to be removed."""
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         expected = self._objective.gradient(place, self._data.parts(rows)) / np.float32(count)
-        apart = float(np.linalg.norm(gradient - expected))
-        if apart > _ALIKE * float(np.linalg.norm(expected)):
+        apart, length = (float(np.linalg.norm(each)) for each in (gradient - expected, expected))
+        if apart > _ALIKE * length:
             raise WrongUse(
-                f"the gradient of step {self._writer.steps:,} is {apart:.2g} from that of the mean loss over the batch, "
-                f"which has the length {float(np.linalg.norm(expected)):.2g}; train on the rows that the recording "
-                "gives, as they are, with the mean of that loss, and clear gradients before backward()"
+                f"the gradient of step {self._writer.steps:,} is {apart:.2g} from that of the mean loss over "
+                f"the batch, whose length is {length:.2g}; train on the rows that the recording gives, as they "
+                "are, with the mean of that loss, and clear gradients before backward()"
             )

@@ -1,14 +1,16 @@
 """What the frames of a journal hold.
 
     HEAD    a `Header` as msgpack; the first frame
+    ORIG    weights (float32) that the run ended with that was last trained in full; absent if it is this one
     MISS    slots that turned out to have no features, int64
     MARK    step (uint64), weights (float32), and velocity (float32) where there is momentum: as they are
             before that step
-    STEP    step (uint64), scale (float64), kind of coding (uint64), a rate for each group (float64), gradient (float16)
+    STEP    step (uint64), scale (float64), kind of coding (uint64), a rate for each group (float64), gradient
+            (float16)
     SEAL    a `Seal` as msgpack; the last frame of a journal that is whole
 
-The gradient is the mean of the batch, without L2. A step whose batch has lost all its samples has kind 2 and no
-gradient: nothing moved.
+The gradient is the mean of the batch, without L2. A step whose batch has lost all its samples has kind 2
+and no gradient: nothing moved.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a journal was made for, and how its steps are to be read.
 
-    `objective` and `batches` are plain data that make an `Objective` and `Batches` again, `data` is the version of
-    the features, `ids` those of the slots (int64, -1 for one whose sample is gone). A mark comes before every
-    `every` steps.
+    `objective` and `batches` are plain data that make an `Objective` and `Batches` again, `data` is the
+    version of the features, `ids` those of the slots (int64, -1 for one whose sample is gone). A mark comes
+    before every `every` steps.
     """
 
     objective: dict[str, Any]
@@ -74,14 +76,20 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 1 <= len(self.groups) <= MOST_GROUPS or any(group.count < 1 for group in self.groups):
             raise ValueError(f"{len(self.groups)} groups of parameters")
         if len(self.ids) % 8 or self.every < 1 or not 0 <= self.momentum < 1:
-            raise ValueError(f"{len(self.ids)} bytes of ids, marks every {self.every}, momentum {self.momentum}")
+            raise ValueError(
+                f"{len(self.ids)} bytes of ids, marks every {self.every}, momentum {self.momentum}"
+            )
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That a journal is whole: how many steps it has, and a digest of the weights that came out."""
+    """That a journal is whole: how many steps it has, and a digest of the weights that came out.
+
+    `error` is how far these may be from those of a run that was trained in full; 0 for one that was.
+    """
 
     steps: int
     result: str
+    error: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

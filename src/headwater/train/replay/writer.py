@@ -1,7 +1,7 @@
 """Writing a journal, step by step, to a file that only grows.
 
-Whoever is killed meanwhile leaves a journal without a seal. Its whole steps are known, and a writer that is given
-their number goes on after them; a reader refuses it.
+Whoever is killed meanwhile leaves a journal without a seal. Its whole steps are known, and a writer that is
+given their number goes on after them; a reader refuses it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Vector = NDArray[np.float32]
 
 
 class JournalWriter:
-    """Appends steps; `seal` makes it a journal. Leaving the context without that leaves one that is cut short.
+    """Appends steps; `seal` makes it a journal. Leaving the context before leaves one that is cut short.
 
     Raises `WrongUse` where a file is in the way, `ModelError` where it cannot be written.
     """
@@ -55,8 +55,8 @@ class JournalWriter:
         found = JournalFile(path)
         if found.header != header or len(found) < steps:
             raise JournalRefused(
-                f"{found.path} has {len(found):,} whole steps, and is not that of the run that goes on after {steps:,}; "
-                "delete it and train again"
+                f"{found.path} has {len(found):,} whole steps, and is not that of the run that goes on after "
+                f"{steps:,}; delete it and train again"
             )
         self = cls.__new__(cls)
         self.path, self.header, self.steps = found.path, header, steps
@@ -67,10 +67,14 @@ class JournalWriter:
         self._frames = FrameWriter(self._file, last)
         return self
 
+    def derive(self, origin: Vector) -> None:
+        """Say that the run is followed from one that ended with these weights."""
+        self._put("ORIG", origin.astype("<f4").tobytes())
+
     def miss(self, slots: Slots) -> None:
         """These slots have no features, and are in no batch from now on."""
         if len(slots):
-            self._frames.put("MISS", slots.astype("<i8").tobytes())
+            self._put("MISS", slots.astype("<i8").tobytes())
 
     @property
     def wants_mark(self) -> bool:
@@ -87,17 +91,20 @@ class JournalWriter:
         """One step: the mean gradient, None if nothing moved, and a rate for each group."""
         if gradient is not None and not np.isfinite(gradient).all():
             raise ModelError(
-                f"step {self.steps:,} has a gradient that is no number; training ran away, lower the learning rate"
+                f"step {self.steps:,} has a gradient that is no number; training ran away, lower its rate"
             )
         coded = None if gradient is None else encode(gradient, self._before)
         self._put("STEP", *StepRecord(self.steps, np.asarray(rates, np.float64), coded).pack())
         self._before = None if coded is None else coded.decode(self._before)
         self.steps += 1
 
-    def seal(self, place: Vector, speed: Vector | None) -> None:
-        """Say that the run is over, and where the weights are then; on disk when this returns."""
+    def seal(self, place: Vector, speed: Vector | None, *, error: float = 0.0) -> None:
+        """Say that the run is over, and where the weights are then; on disk when this returns.
+
+        `error` is how far these may be from those of a run that was trained in full.
+        """
         self.mark(place, speed)
-        seal = Seal(self.steps, digest_weights(place))
+        seal = Seal(self.steps, digest_weights(place), error)
         self._put("SEAL", msgspec.msgpack.encode(seal))
         self.sync()
         self._file.close()
