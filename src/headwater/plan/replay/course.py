@@ -14,6 +14,7 @@ class Course:
 
     def __init__(self, policy: Policy, inertia: Inertia, *, size: int, noisy: bool) -> None:
         self._decider, self._curvature = policy.begin(), policy.curvature(noisy=noisy)
+        self._corrects = policy.corrects
         self._hindsight = Hindsight(inertia, size, corrects=policy.corrects)
         self._step = 0
 
@@ -27,10 +28,13 @@ class Course:
         """Whether so many steps are computed that training from here on costs less than following."""
         return self._decider.futile
 
-    def next_is_exact(self) -> bool:
-        """Whether the next step is to be computed; the very first is for nothing, and not asked for."""
+    def next_is_exact(self, *, last: bool = False) -> bool:
+        """Whether the next step is to be computed; the very first costs nothing, and is not asked for.
+
+        The `last` one is, where it can still put right what the approximate ones before it did.
+        """
         self._step += 1
-        return self._decider.exact(self._step)
+        return self._decider.exact(self._step) or (last and self._corrects)
 
     def predict(self, offset: Vector, rate: float) -> Vector:
         """How the gradient changes with this offset, for an approximate step at this rate."""
@@ -39,7 +43,8 @@ class Course:
 
     def learn(self, offset: Vector, change: Vector) -> Correction:
         """What a computed step found; what to add to offset and velocity for approximate ones before it."""
-        found = self._hindsight.computed(change - self._curvature.times(offset))
+        difference, length = change - self._curvature.times(offset), float(np.linalg.norm(change))
+        found = self._hindsight.computed(difference, length)
         self._curvature.observe(offset, change)
         length = float(np.linalg.norm(offset))
         self._decider.observe(self.error / length if length > 0 else 0.0)

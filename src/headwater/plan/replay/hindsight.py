@@ -17,6 +17,8 @@ from headwater.plan.replay.curvature import Vector
 
 _LEFT = 0.1
 """The share of what was put right that is still counted as an error."""
+_ASTRAY = 0.5
+"""A prediction that is off by this share of the change says nothing about those before it."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ class Hindsight:
         stride = self._gap + momentum * self._speed if self._inertia.nesterov else self._speed
         self._place += rate * stride
 
-    def computed(self, difference: Vector) -> Correction:
-        """What a computed step found: the gradient less what was predicted."""
-        agreement, parts = self._agree(difference), self._gap + 1
+    def computed(self, difference: Vector, change: float) -> Correction:
+        """What a computed step found: a change of the gradient, of this length, less what was predicted."""
+        agreement, parts = self._agree(difference, change), self._gap + 1
         left = (1 - agreement) + _LEFT * agreement
         self._error += difference * np.float32(left * self._reach / parts)
         found = Correction(difference, -agreement * self._place / parts, agreement * self._speed / parts)
@@ -78,9 +80,13 @@ class Hindsight:
         """After a computed step: how far a force that grows by 1 with each step has moved what since then."""
         self._gap, self._place, self._speed, self._reach = 0, 0.0, 0.0, 0.0
 
-    def _agree(self, difference: Vector) -> float:
-        """Cosine with the difference before it; 0 where there is none, or it points the other way."""
-        if self._last is None or not self._corrects:
+    def _agree(self, difference: Vector, change: float) -> float:
+        """Cosine with the difference before it; 0 where there is none, or it points the other way.
+
+        And 0 where it is as long as the change itself: such a prediction did not go astray evenly.
+        """
+        length = float(np.linalg.norm(difference))
+        if self._last is None or not self._corrects or not 0 < length < _ASTRAY * change:
             return 0.0
-        lengths = float(np.linalg.norm(difference)) * float(np.linalg.norm(self._last))
-        return max(0.0, float(np.vdot(difference, self._last)) / lengths) if lengths > 0 else 0.0
+        along = float(np.vdot(difference, self._last)) / length
+        return max(0.0, along / max(float(np.linalg.norm(self._last)), 1e-30))

@@ -16,8 +16,9 @@ import numpy as np
 
 from headwater.plan.replay.curvature import Vector
 
-_ALIKE = 1e-9
-"""Directions of S S' below this share of its largest are left out: moves that say the same."""
+_ALIKE = 1e-6
+"""Directions of S S' below this share of its largest are left out: there moves differ by little more than their
+rounding, which would be blown up."""
 
 
 class Secants:

@@ -29,12 +29,13 @@ from headwater.train.replay.writer import JournalWriter
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """Where the weights end, with which velocity; what was decided on the way; rows that it took.
+    """Where the weights end, how far from the old ones, with which velocity; what was decided; rows it took.
 
     `error` is how far off the weights may be.
     """
 
     place: Vector
+    moved: Vector
     speed: Vector | None
     plan: ReplayPlan
     error: float
@@ -132,7 +133,7 @@ class Follower:
         offset = self._offset
         if not self._moved:
             return np.zeros_like(gradient)
-        if not self._course.next_is_exact():
+        if not self._course.next_is_exact(last=visit.number == len(self._file) - 1):
             return self._course.predict(offset.place, self._rule.mean(moment.rates))
         known, size = gradient * np.float32(visit.size), np.float32(visit.size)
         parts = self._data.parts(visit.members)
@@ -185,4 +186,5 @@ class Follower:
             error=error / length if length > 0 else 0.0,
             note=note,
         )
-        return Followed(new.place, new.kept_speed, plan, error, self._rows)
+        moved = self._offset.place if self._alone is None else new.place - self._old.place
+        return Followed(new.place, moved, new.kept_speed, plan, error, self._rows)

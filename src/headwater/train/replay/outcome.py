@@ -22,7 +22,8 @@ EXPERIMENTAL = "experimental: the model is not convex, and replay may be off by 
 class Retrained:
     """New weights, by which `method` they came about, and at what cost.
 
-    `weights` are flat, `tensors` the same by name. `change` is how far they are from the old ones. `work`
+    `weights` are flat, `tensors` the same by name. `moved` is how they differ from the old ones,
+    `change` its length. `work`
     is the share of rows that were gone through of those that training again goes through, `seconds` is CPU
     time. `error` is the estimated distance to training again as a share of the change since a run was last
     trained in full; 0 for `exact`, None where nothing is known. It is measured on the way and no bound:
@@ -32,6 +33,7 @@ class Retrained:
 
     method: str
     weights: Vector
+    moved: Vector
     tensors: Mapping[str, NDArray[np.float32]]
     change: float
     work: float

@@ -93,9 +93,7 @@ class Recording:
             yield visit.members
             if self._writer.steps != self._given:
                 made = self._writer.steps - self._given + 1
-                raise WrongUse(
-                    f"the optimiser made {made} steps for batch {self._given:,}; make one for each"
-                )
+                raise WrongUse(f"the optimiser made {made} steps in batch {self._given:,}; make one in each")
         self._exhausted = True
 
     def _note(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -115,7 +113,7 @@ class Recording:
         apart, length = (float(np.linalg.norm(each)) for each in (gradient - expected, expected))
         if apart > _ALIKE * length:
             raise WrongUse(
-                f"the gradient of step {self._writer.steps:,} is {apart:.2g} from that of the mean loss over "
-                f"the batch, whose length is {length:.2g}; train on the rows that the recording gives, as they "
+                f"the gradient of step {self._writer.steps:,} is {apart:.2g} off that of the mean loss of "
+                f"the batch, of length {length:.2g}; train on the rows that the recording gives, as they "
                 "are, with the mean of that loss, and clear gradients before backward()"
             )

@@ -33,7 +33,7 @@ class Request:
 
     @classmethod
     def make(cls, journal: Journal, remove: Iterable[int], add: Iterable[int]) -> Request:
-        """Raises `WrongUse` for samples that are not there or already are, `JournalRefused` without features."""
+        """Raises `WrongUse` for samples that are not there or are already, `JournalRefused` without rows."""
         leaving, joining = _unique(remove, "remove"), _unique(add, "add")
         if not len(leaving) and not len(joining):
             raise WrongUse("no samples to remove and none to add; name at least one")

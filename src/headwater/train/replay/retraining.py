@@ -75,11 +75,13 @@ class Wish:
     def outcome(self, method: str, weights: Vector, *, rows: int, error: float | None) -> Retrained:
         """What is the same for all methods; the time is filled in later."""
         journal = self.request.journal
+        moved = weights - journal.weights
         return Retrained(
             method=method,
             weights=weights,
             tensors=journal.objective.name_weights(weights),
-            change=float(np.linalg.norm(weights - journal.weights)),
+            moved=moved,
+            change=float(np.linalg.norm(moved)),
             work=rows / max(self.request.rows, 1),
             seconds=0.0,
             error=error,
@@ -100,7 +102,7 @@ def _replay(wish: Wish) -> Retrained:
     except _TooFar as far:
         return _instead(wish, far)
     done = wish.outcome("replay", found.place, rows=found.rows, error=found.plan.error)
-    return replace(done, plan=found.plan)
+    return replace(done, plan=found.plan, moved=found.moved)
 
 
 def _instead(wish: Wish, far: _TooFar) -> Retrained:
