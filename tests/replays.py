@@ -86,7 +86,7 @@ def ratio(journal: Journal, found: Retrained, *, remove: object = (), add: objec
 def train_in_double(
     features: Features, batches: Batches, gone: NDArray[np.int64], *, rate: float, momentum: float = 0.0
 ) -> NDArray[np.float64]:
-    """A reference that shares nothing with the code: softmax regression in double precision, without some ids."""
+    """A reference that shares no code: softmax regression in double precision, without some ids."""
     targets = np.eye(CLASSES)[features.targets]
     inputs = np.hstack([features.values, np.ones((len(features), 1))]).astype(np.float64)
     weights, speed, step = np.zeros((CLASSES, WIDTH + 1)), np.zeros((CLASSES, WIDTH + 1)), 0

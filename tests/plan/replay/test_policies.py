@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from headwater.errors import WrongUse
@@ -29,13 +31,13 @@ def test_a_period_of_one_computes_everything() -> None:
 def test_the_published_rule_predicts_as_published() -> None:
     for noisy in (False, True):
         assert isinstance(Published().curvature(noisy=noisy), Lbfgs)
-    assert not Published().corrects
+    assert not Published().informed
 
 
 def test_small_errors_lengthen_the_period() -> None:
     exact = run(Adaptive(tolerance=0.01, burn_in=4, longest=20), [0.0])
-    gaps = [after - before for before, after in zip(exact, exact[1:], strict=False)]
-    assert exact[:4] == [1, 2, 3, 4]
+    gaps = [after - before for before, after in pairwise(exact)]
+    assert exact[:5] == [1, 2, 3, 4, 6]
     assert gaps == sorted(gaps)
     assert max(gaps) == 20
 
@@ -43,7 +45,7 @@ def test_small_errors_lengthen_the_period() -> None:
 def test_large_errors_shorten_it_and_end_in_computing_everything() -> None:
     policy = Adaptive(tolerance=0.01)
     exact = run(policy, [0.0] * 12 + [0.5], steps=400)
-    gaps = [after - before for before, after in zip(exact, exact[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(exact)]
     assert max(gaps) > 5
     assert gaps[-1] == 1
 
@@ -51,7 +53,7 @@ def test_large_errors_shorten_it_and_end_in_computing_everything() -> None:
 def test_errors_between_leave_it_alone() -> None:
     policy = Adaptive(tolerance=0.01)
     exact = run(policy, [0.0] * 8 + [0.007])
-    gaps = [after - before for before, after in zip(exact, exact[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(exact)]
     assert len(set(gaps[-4:])) == 1
 
 

@@ -9,23 +9,28 @@ from __future__ import annotations
 from headwater.plan.replay.adaptive import Adaptive
 from headwater.plan.replay.course import Course
 from headwater.plan.replay.curvature import Curvature
-from headwater.plan.replay.hindsight import Correction, Inertia
+from headwater.plan.replay.drift import Inertia
 from headwater.plan.replay.lbfgs import Lbfgs
 from headwater.plan.replay.plan import ReplayPlan
 from headwater.plan.replay.policy import Decider, Policy
+from headwater.plan.replay.prior import Kronecker, Plain, Prior, Span, find_span
 from headwater.plan.replay.published import Published
 from headwater.plan.replay.secants import Secants
 
 __all__ = [
     "Adaptive",
-    "Correction",
     "Course",
     "Curvature",
     "Decider",
     "Inertia",
+    "Kronecker",
     "Lbfgs",
+    "Plain",
     "Policy",
+    "Prior",
     "Published",
     "ReplayPlan",
     "Secants",
+    "Span",
+    "find_span",
 ]

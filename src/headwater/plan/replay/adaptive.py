@@ -9,7 +9,7 @@ from headwater.plan.replay.curvature import Curvature
 from headwater.plan.replay.lbfgs import Lbfgs
 from headwater.plan.replay.secants import Secants
 
-_GROW, _SHRINK = 1.5, 0.7
+_GROW, _SHRINK = 1.3, 0.7
 _PATIENCE = 16
 """So many steps in a row are computed before approximating is given up."""
 
@@ -23,8 +23,8 @@ class Adaptive:
     """
 
     tolerance: float = 0.01
-    burn_in: int = 4
-    longest: int = 40
+    burn_in: int = 8
+    longest: int = 10
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1 or self.burn_in < 0 or self.longest < 1:
@@ -34,14 +34,14 @@ class Adaptive:
             )
 
     @property
-    def corrects(self) -> bool:
+    def informed(self) -> bool:
         return True
 
     def begin(self) -> _Spacing:
         return _Spacing(self)
 
     def curvature(self, *, noisy: bool) -> Curvature:
-        return Lbfgs(pairs=2) if noisy else Secants(pairs=4)
+        return Lbfgs(pairs=2) if noisy else Secants(pairs=3)
 
 
 class _Spacing:

@@ -5,22 +5,64 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
+from headwater.plan.replay.prior import Plain, Prior, Response, Vector
+
+_FLAT = 1e-10
+"""A pair with s.y below so many s.s says that there is no curvature, or one that turns over."""
 
 
 class Curvature(Protocol):
     """An approximation B of a Hessian."""
+
+    def assume(self, prior: Prior) -> None:
+        """What is known without any pair, from now on."""
+        ...
 
     def observe(self, move: Vector, change: Vector) -> bool:
         """Learn what a move of the weights did to the gradient; False for a pair that tells nothing."""
         ...
 
     def times(self, vector: Vector) -> Vector:
-        """B times a vector."""
+        """B times a vector; 0 without any pair."""
         ...
 
-    def __len__(self) -> int:
-        """How many pairs are known."""
+    def respond(self, vector: Vector, response: Response) -> Vector:
+        """Each direction of a vector multiplied by the response to how much it bends, about."""
         ...
+
+
+class Pairs:
+    """The last so many pairs, of moves of length 1, and a prior that is scaled to fit the last one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.prior: Prior = Plain()
+        self.moves: list[Vector] = []
+        self.changes: list[Vector] = []
+        self._scale = 1.0
+
+    def __len__(self) -> int:
+        return len(self.moves)
+
+    def add(self, move: Vector, change: Vector) -> bool:
+        """False for a pair that bends downwards, or is none."""
+        square = float(np.vdot(move, move))
+        # not (... > ...), so that what is no number is refused, too
+        if not (np.isfinite(square) and square > 0 and float(np.vdot(move, change)) > _FLAT * square):
+            return False
+        # Of length 1, or products of moves that are tiny early and large later would be compared.
+        length = np.float32(1 / np.sqrt(square))
+        self.moves = [*self.moves, move * length][-self._most :]
+        self.changes = [*self.changes, change * length][-self._most :]
+        bent = float(np.vdot(self.moves[-1], self.prior.respond(self.moves[-1], lambda bend: bend)))
+        self._scale = float(np.vdot(self.moves[-1], self.changes[-1])) / bent if bent > 0 else 1.0
+        return True
+
+    def base(self, vector: Vector) -> Vector:
+        """The scaled prior times a vector."""
+        return self.prior.respond(vector, lambda bend: self._scale * bend)
+
+    def respond(self, vector: Vector, response: Response) -> Vector:
+        """By the scaled prior alone."""
+        return self.prior.respond(vector, lambda bend: response(self._scale * bend))

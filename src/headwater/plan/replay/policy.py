@@ -36,6 +36,6 @@ class Policy(Protocol):
         ...
 
     @property
-    def corrects(self) -> bool:
-        """Whether a computed step puts right what the approximate ones before it did."""
+    def informed(self) -> bool:
+        """Whether predictions make use of what is known of the Hessian beside pairs."""
         ...

@@ -25,7 +25,7 @@ class Published:
             raise WrongUse(f"period={self.period} must be at least 1, burn_in={self.burn_in} at least 0")
 
     @property
-    def corrects(self) -> bool:
+    def informed(self) -> bool:
         return False
 
     @property

@@ -26,6 +26,11 @@ from headwater.train.replay.request import Request
 from headwater.train.replay.visits import Rows, Visit
 from headwater.train.replay.writer import JournalWriter
 
+_SKETCHED = 512
+"""Samples by which the Hessian is sketched."""
+_PATIENCE = 0.1
+"""The share by which a run goes on until the sketch is renewed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Followed:
@@ -52,8 +57,10 @@ class Follower:
         self._old = request.journal.motion_at(0)
         self._offset = Motion(rule, np.zeros(rule.size, np.float32))
         noisy = not request.whole or self._objective.experimental
-        inertia = Inertia(rule.momentum, rule.nesterov)
+        inertia = Inertia(rule.momentum, rule.mean(np.array(rule.decays)))
         self._course = Course(policy, inertia, size=rule.size, noisy=noisy)
+        self._sketch = self._objective.sketch(request.some(_SKETCHED)) if self._course.informed else None
+        self._first = self._look_at = 0
         self._moved = False
         self._alone: Motion | None = None
         """The new run, once it is trained and not followed any more."""
@@ -64,6 +71,7 @@ class Follower:
         """To the end of the run."""
         file, (first, visits) = self._file, self._request.walk()
         begin = 0 if self._writer is not None else file.mark_before(first)[0]
+        self._first = first
         for visit, moment in zip(islice(visits, begin, None), file.moments(begin), strict=True):
             if visit.number % file.header.every == 0:
                 self._old.set(*file.mark_before(visit.number)[1:])
@@ -130,20 +138,25 @@ class Follower:
 
     def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
         """How the mean gradient of the old batch changes with the offset, computed or predicted."""
-        offset = self._offset
         if not self._moved:
             return np.zeros_like(gradient)
-        if not self._course.next_is_exact(last=visit.number == len(self._file) - 1):
-            return self._course.predict(offset.place, self._rule.mean(moment.rates))
+        rate, offset = self._rule.mean(moment.rates), self._offset.place
+        if not self._course.next_is_exact():
+            return self._course.predict(offset, rate)
+        self._inform(visit.number)
         known, size = gradient * np.float32(visit.size), np.float32(visit.size)
         parts = self._data.parts(visit.members)
-        change = self._objective.change(self._old.place, offset.place, parts, known=known) / size
-        correction = self._course.learn(offset.place, change)
-        offset.place += np.float32(correction.place) * correction.difference
-        offset.speed += np.float32(correction.speed) * correction.difference
+        change = self._objective.change(self._old.place, offset, parts, known=known) / size
+        self._course.learn(offset, change, rate)
         self._exact.append(visit.number)
         self._rows += visit.size
         return change
+
+    def _inform(self, step: int) -> None:
+        """Look at the Hessian anew, often in the beginning and then less and less, as it changes."""
+        if self._sketch is not None and step >= self._look_at:
+            self._course.assume(self._sketch.at(self._old.place))
+            self._look_at = step + 1 + int(_PATIENCE * (step - self._first))
 
     def _train(self, new: Motion, visit: Visit, moment: Moment) -> Vector | None:
         """A step of the new run by itself."""

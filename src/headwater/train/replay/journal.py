@@ -20,7 +20,7 @@ from headwater.train.replay.objective import Objective
 from headwater.train.replay.objectives import restore as restore_objective
 from headwater.train.replay.reading import JournalFile, Vector
 from headwater.train.replay.recording import EVERY, Recording
-from headwater.train.replay.visits import Ids, Roster
+from headwater.train.replay.visits import Ids, Roster, Rows
 
 
 class Journal:
@@ -110,19 +110,24 @@ class Journal:
 
     @cached_property
     def roster(self) -> Roster:
-        """Who has each slot."""
-        slots = self.file.header.slots
-        slots[self.file.missing] = -1
-        return Roster(self.batches, self.file.missing, slots, self.data.find(slots))
+        """Who has each slot; who has no features has no row."""
+        rows = self._rows.copy()
+        rows[self.file.missing] = -1
+        return Roster(self.batches, self.file.missing, self.file.header.slots, rows)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        """The row of each slot that has a sample."""
+        return self.data.find(self.file.header.slots)
 
     def slots_of(self, ids: Ids) -> Slots:
-        """All slots of these samples; raises `WrongUse` for one that the run has not seen."""
-        found = np.flatnonzero(np.isin(self.roster.ids, ids) & (self.roster.ids >= 0))
+        """All slots of these samples; raises `WrongUse` for one that has none."""
+        found = np.flatnonzero(np.isin(self.roster.ids, ids))
         unknown = np.setdiff1d(ids, self.roster.ids[found])
         if len(unknown):
             raise WrongUse(
                 f"{len(unknown):,} of the ids to remove are not in the journal, such as {unknown[0]}; "
-                "they were not trained on, or are gone already"
+                "they were not to be trained on, or are gone already"
             )
         return found
 
@@ -138,8 +143,7 @@ class Journal:
                 f"{path} has fewer ids than its batches have slots: it was altered; train again"
             )
         self.objective.check(self.data)
-        rows = self.roster.rows
-        version = self.data.version(rows[rows >= 0])
+        version = self.data.version(self._rows[self._rows >= 0])
         if version != header.data:
             raise JournalRefused(
                 f"{path} was made with data of version {header.data[:12]}, these features are "

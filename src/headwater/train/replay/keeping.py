@@ -24,6 +24,8 @@ def writing(request: Request, path: Path, *, followed: bool) -> Iterator[Journal
     try:
         if followed:
             writer.derive(request.journal.origin)
+        if request.targets is not None:
+            writer.target(request.targets)
         writer.miss(request.journal.file.missing)
         yield writer
         os.replace(part, path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwater.errors import JournalRefused, WrongUse
-from headwater.train.replay.features import Features
+from headwater.plan.replay import Kronecker, Prior, find_span
+from headwater.train.replay.features import Features, Part
 from headwater.train.replay.losses import LOSSES, Loss
-from headwater.train.replay.objective import Parts, Vector
+from headwater.train.replay.objective import Parts, Sketch, Vector
 
 KIND = "linear"
+RANK = 32
+"""Eigenvectors of the features that are known to bend by themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +101,13 @@ class LinearHead:
     def curve(self, weights: Vector, direction: Vector, parts: Parts) -> Vector:
         return self._second(weights, direction, parts, self._loss.curve)
 
+    def sketch(self, some: Part) -> Sketch:
+        x = some[0]
+        if self.shifting is not None:
+            mean, scale = self._shifts
+            x = (x - mean) * scale
+        return _HeadSketch(self, x)
+
     def _second(self, weights: Vector, other: Vector, parts: Parts, of: Any) -> Vector:
         """Outputs of both in one product, since it is the features that take time to come from memory."""
         pairs = [self._fold(each) for each in (weights, other)]
@@ -106,6 +117,13 @@ class LinearHead:
             both = torch.addmm(bias, x, matrix.T)
             total.add(of(both[:, : self.outputs], both[:, self.outputs :]), x)
         return total.flat()
+
+    @cached_property
+    def _shifts(self) -> tuple[Tensor, Tensor]:
+        """Mean and scale in single precision."""
+        assert self.shifting is not None
+        mean, scale = (each.astype(np.float32) for each in (self.shifting.mean, self.shifting.scale))
+        return torch.from_numpy(mean), torch.from_numpy(scale)
 
     @property
     def _loss(self) -> Loss:
@@ -118,9 +136,25 @@ class LinearHead:
         matrix = flat[:edge].view(self.outputs, self.features)
         bias = flat[edge:] if self.bias else torch.zeros(self.outputs)
         if self.shifting is not None:
-            matrix = matrix * torch.from_numpy(self.shifting.scale.astype(np.float32))
-            bias = bias - matrix @ torch.from_numpy(self.shifting.mean.astype(np.float32))
+            mean, scale = self._shifts
+            matrix = matrix * scale
+            bias = bias - matrix @ mean
         return matrix, bias
+
+
+class _HeadSketch:
+    """The span of some features, scaled, and what the loss makes of their outputs."""
+
+    def __init__(self, head: LinearHead, x: Tensor) -> None:
+        self._head, self._x = head, x
+        self._span = find_span(x.numpy(), RANK, bias=head.bias)
+
+    def at(self, weights: Vector) -> Prior:
+        tensors = {name: torch.from_numpy(each) for name, each in self._head.name_weights(weights).items()}
+        outputs = self._x @ tensors["weight"].T
+        outputs = outputs + tensors["bias"] if self._head.bias else outputs
+        bend = LOSSES[self._head.loss].bend(outputs)
+        return Kronecker(self._span, bend.double().numpy())
 
 
 class _Total:
@@ -135,10 +169,10 @@ class _Total:
         self._bias += slopes.sum(0)
 
     def flat(self) -> Vector:
-        matrix, shifting = self._matrix, self._head.shifting
-        if shifting is not None:
-            matrix -= torch.outer(self._bias, torch.from_numpy(shifting.mean.astype(np.float32)))
-            matrix *= torch.from_numpy(shifting.scale.astype(np.float32))
+        matrix = self._matrix
+        if self._head.shifting is not None:
+            mean, scale = self._head._shifts
+            matrix.addr_(self._bias, mean, alpha=-1).mul_(scale)
         pieces = (matrix.view(-1), self._bias) if self._head.bias else (matrix.view(-1),)
         found: Vector = torch.cat(pieces).numpy()
         return found

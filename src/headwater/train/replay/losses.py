@@ -37,6 +37,10 @@ class Loss(Protocol):
         """The derivative of the slope in a direction."""
         ...
 
+    def bend(self, outputs: Tensor) -> Tensor:
+        """The mean of the second derivatives by the outputs, (C, C)."""
+        ...
+
 
 class Softmax:
     """Cross-entropy of classes; targets are their numbers."""
@@ -64,6 +68,10 @@ class Softmax:
         shares = torch.softmax(outputs, 1)
         return shares * (direction - (shares * direction).sum(1, keepdim=True))
 
+    def bend(self, outputs: Tensor) -> Tensor:
+        shares = torch.softmax(outputs, 1)
+        return torch.diag(shares.mean(0)) - shares.T @ shares / len(shares)
+
 
 class Logistic:
     """Binary cross-entropy of each output; targets are 0 or 1, (n,) for one output or (n, C)."""
@@ -88,6 +96,9 @@ class Logistic:
     def curve(self, outputs: Tensor, direction: Tensor) -> Tensor:
         return torch.sigmoid(outputs) * torch.sigmoid(-outputs) * direction
 
+    def bend(self, outputs: Tensor) -> Tensor:
+        return torch.diag((torch.sigmoid(outputs) * torch.sigmoid(-outputs)).mean(0))
+
 
 class Squares:
     """Half the squared difference; targets are numbers, (n,) for one output or (n, C)."""
@@ -107,6 +118,9 @@ class Squares:
 
     def curve(self, outputs: Tensor, direction: Tensor) -> Tensor:
         return direction
+
+    def bend(self, outputs: Tensor) -> Tensor:
+        return torch.eye(outputs.shape[1])
 
 
 LOSSES: dict[str, Loss] = {"softmax": Softmax(), "logistic": Logistic(), "squares": Squares()}

@@ -22,9 +22,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from headwater.errors import JournalRefused, WrongUse
-from headwater.train.replay.features import Features
+from headwater.train.replay.features import Features, Part
 from headwater.train.replay.losses import LOSSES
-from headwater.train.replay.objective import Parts, Vector
+from headwater.train.replay.objective import Parts, Sketch, Vector
 
 KIND = "network"
 
@@ -89,6 +89,9 @@ class Network:
             return torch.autograd.grad(slope @ along, flat)[0]
 
         return self._add_up(weights, parts, bend)
+
+    def sketch(self, some: Part) -> Sketch | None:
+        return None
 
     def _add_up(self, weights: Vector, parts: Parts, of: Callable[[Tensor, Tensor], Tensor]) -> Vector:
         flat = torch.from_numpy(weights.copy()).requires_grad_()

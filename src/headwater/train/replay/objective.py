@@ -8,10 +8,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.plan.replay import Prior
 from headwater.train.replay.features import Features, Part
 
 Vector = NDArray[np.float32]
 Parts = Iterable[Part]
+
+
+class Sketch(Protocol):
+    """What is known of a Hessian without going through all samples."""
+
+    def at(self, weights: Vector) -> Prior:
+        """Of these weights."""
+        ...
 
 
 class Objective(Protocol):
@@ -53,4 +62,8 @@ class Objective(Protocol):
 
     def curve(self, weights: Vector, direction: Vector, parts: Parts) -> Vector:
         """The Hessian times a direction."""
+        ...
+
+    def sketch(self, some: Part) -> Sketch | None:
+        """Of the Hessian, from a few samples; None for a model of which nothing is known."""
         ...

@@ -93,6 +93,18 @@ class JournalFile:
         return np.unique(np.concatenate(parts)).astype(np.int64) if parts else NO_SLOTS
 
     @cached_property
+    def targets(self) -> NDArray[np.int64] | None:
+        """The class of the sample of each slot, -1 where there is none any more; None if that is not kept."""
+        frames = self._all("TARG")
+        if not frames:
+            return None
+        with self._doubt():
+            values = np.frombuffer(self._body(frames[0]), "<i4").astype(np.int64)
+            if len(values) != len(self.header.slots):
+                raise ValueError(f"{len(values):,} targets of {len(self.header.slots):,} slots")
+        return values
+
+    @cached_property
     def origin(self) -> Vector | None:
         """The weights that a run ended with that was trained in full; None if it is this one."""
         frames = self._all("ORIG")

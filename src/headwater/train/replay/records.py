@@ -2,6 +2,7 @@
 
     HEAD    a `Header` as msgpack; the first frame
     ORIG    weights (float32) that the run ended with that was last trained in full; absent if it is this one
+    TARG    the class of the sample of each slot (int32), where it is kept
     MISS    slots that turned out to have no features, int64
     MARK    step (uint64), weights (float32), and velocity (float32) where there is momentum: as they are
             before that step

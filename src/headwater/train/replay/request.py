@@ -11,7 +11,7 @@ import numpy as np
 
 from headwater.errors import WrongUse
 from headwater.train.replay.batches import FullBatch, OverlappedRuns
-from headwater.train.replay.features import Features
+from headwater.train.replay.features import Features, Part
 from headwater.train.replay.journal import Journal
 from headwater.train.replay.records import Header
 from headwater.train.replay.visits import Change, Ids, Roster, Visit
@@ -56,8 +56,9 @@ class Request:
     @property
     def size(self) -> int:
         """How many rows are left."""
+        gone = self.roster.rows[self.change.leaving]
         there = int((self.roster.rows >= 0).sum())
-        return there - len(self.change.leaving) + len(self.change.joining)
+        return there - int((gone >= 0).sum()) + len(self.change.joining)
 
     @property
     def rows(self) -> int:
@@ -71,6 +72,12 @@ class Request:
         rows = np.delete(self.roster.rows, self.change.leaving)
         return self.data.pick(np.concatenate([rows[rows >= 0], self.change.rows]))
 
+    def some(self, count: int) -> Part:
+        """So many of the samples that the run has seen, from first to last."""
+        rows = self.roster.rows[self.roster.rows >= 0]
+        places = np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64)
+        return self.data.take(rows[places])
+
     def walk(self) -> tuple[int, Iterator[Visit]]:
         """The first step that sees a change, or the number of steps; and all steps."""
         visits, seen = self.roster.visits(self.change), []
@@ -83,13 +90,25 @@ class Request:
     def header(self) -> Header:
         """Of the journal of the new run; who goes leaves no trace but a hole."""
         before = self.journal.file.header
-        ids = before.slots
-        ids[self.journal.file.missing] = GONE
-        ids[self.change.leaving] = GONE
-        ids = np.concatenate([ids, self.change.joining])
+        ids = np.concatenate([self._emptied(before.slots), self.change.joining])
         there = self.journal.data.find(ids[ids >= 0])
         version = self.journal.data.version(there)
         return msgspec.structs.replace(before, data=version, ids=ids.astype("<i8").tobytes())
+
+    @property
+    def targets(self) -> Ids | None:
+        """What the journal of the new run has for the targets of its slots; None if the old one has none."""
+        before = self.journal.file.targets
+        if before is None:
+            return None
+        joined = np.asarray(self.data.targets[self.change.rows], np.int64)
+        return np.concatenate([self._emptied(before), joined])
+
+    def _emptied(self, column: Ids) -> Ids:
+        """A number of each slot, -1 for those whose sample goes."""
+        column = column.copy()
+        column[self.change.leaving] = GONE
+        return column
 
     def _arranged(self) -> Request:
         """With a full batch, rows one after the other need no gathering, step after step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -47,9 +47,9 @@ class Visit:
 class Change:
     """What a request does to a run: slots whose samples go, ids and rows of samples that come."""
 
-    leaving: Slots = NO_SLOTS
-    joining: Ids = NO_SLOTS
-    rows: Rows = NO_SLOTS
+    leaving: Slots = field(default_factory=lambda: NO_SLOTS)
+    joining: Ids = field(default_factory=lambda: NO_SLOTS)
+    rows: Rows = field(default_factory=lambda: NO_SLOTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,8 @@ class _Walk:
         rows = roster.rows[roster.rows >= 0]
         straight = np.array_equal(rows, np.arange(len(rows)))
         members = slice(0, len(rows)) if straight else rows
-        return Visit(0, members, len(rows), roster.rows[change.leaving], change.rows)
+        leaving = roster.rows[change.leaving]
+        return Visit(0, members, len(rows), leaving[leaving >= 0], change.rows)
 
     @cached_property
     def _holes(self) -> bool:

@@ -71,6 +71,10 @@ class JournalWriter:
         """Say that the run is followed from one that ended with these weights."""
         self._put("ORIG", origin.astype("<f4").tobytes())
 
+    def target(self, targets: Slots) -> None:
+        """Keep the class of the sample of each slot, for who will have features again, but no labels."""
+        self._put("TARG", targets.astype("<i4").tobytes())
+
     def miss(self, slots: Slots) -> None:
         """These slots have no features, and are in no batch from now on."""
         if len(slots):
