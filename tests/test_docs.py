@@ -38,6 +38,8 @@ from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.ledger import METRICS, Metric
 from headwater.store.wire import messages, payloads
+from headwater.train.replay.outcome import Retrained
+from headwater.tune.again import HeadAgain
 from headwater.tune.outcome import Finetuned
 from pages import DOCS, ROOT, all_pages, find_code, find_commands, find_links, read_reference, run_page
 from seaweed import S3Server, free_ports
@@ -46,7 +48,10 @@ from visitors import routes
 
 LONGEST_README = 150
 README_CODE_LINES = 12
-RUNNABLE = ("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels")
+RUNNABLE = (
+    *("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels"),
+    "replay",
+)
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
 ERRORS = [
@@ -182,6 +187,13 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("select", "hw.find_duplicates", hw.find_duplicates),
         ("select", "hw.Duplicates", hw.Duplicates),
         ("select", "hw.Beside", hw.Beside),
+        ("replay", "hw.Features", hw.Features),
+        ("replay", "hw.FullBatch", hw.FullBatch),
+        ("replay", "hw.Minibatches", hw.Minibatches),
+        ("replay", "hw.Journal", hw.Journal),
+        ("replay", "hw.retrain", hw.retrain),
+        ("replay", "hw.compare_methods", hw.compare_methods),
+        ("replay", "hw.value_samples", hw.value_samples),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -217,6 +229,10 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("tuner", hw.Tuner),
         ("tuner", FinetunePlan),
         ("tuner", Finetuned),
+        ("replay", hw.Features),
+        ("replay", hw.Journal),
+        ("replay", Retrained),
+        ("replay", HeadAgain),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

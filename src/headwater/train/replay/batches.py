@@ -174,6 +174,12 @@ class OverlappedRuns:
         order = there[Shuffled(len(there), key).take(begin, end)]
         return Epoch(first, order, split_evenly(len(order), self.size), key, part, run + 1)
 
+    def slots_of(self, variant: int) -> Slots:
+        """The slot that each sample has for a variant, run after run."""
+        firsts = accumulate((self.variants * size for size in self.sizes[:-1]), initial=0)
+        pairs = zip(firsts, self.sizes, strict=True)
+        return np.concatenate([first + variant * size + np.arange(size) for first, size in pairs])
+
     def pool(self, run: int, epoch: int) -> Slots:
         """The slot of each sample of this run and those before it, of the variant whose turn it is."""
         firsts = accumulate((self.variants * size for size in self.sizes[:run]), initial=0)

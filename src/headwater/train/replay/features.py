@@ -95,17 +95,27 @@ class Features:
 
     def version(self, rows: Rows) -> str:
         """A digest of what stands in these rows, whatever their order; other rows do not change it."""
-        words = mix(as_words(self.ids[rows]) ^ _ROW)
-        words = mix(words ^ _hash_rows(self.targets[rows]))
-        if not self.source:
-            words = mix(words ^ self._hashes[rows])
-        total = int(words.sum(dtype=np.uint64))
-        text = f"{len(rows)} {total:016x} {self.source}".encode()
-        return hashlib.blake2b(text, digest_size=16).hexdigest()
+        values = None if self.source else self._hashes[rows]
+        return version_of(self.ids[rows], self.targets[rows], source=self.source, values=values)
 
     @cached_property
     def _hashes(self) -> NDArray[np.uint64]:
         return _hash_rows(self.values)
+
+
+def version_of(
+    ids: Ids,
+    targets: NDArray[np.generic],
+    *,
+    source: str,
+    values: NDArray[np.uint64] | None = None,
+) -> str:
+    """The digest of rows with these ids and targets, and hashes of their values if no source is known."""
+    words = mix(mix(as_words(ids) ^ _ROW) ^ _hash_rows(targets))
+    if values is not None:
+        words = mix(words ^ values)
+    text = f"{len(ids)} {int(words.sum(dtype=np.uint64)):016x} {source}".encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _hash_rows(rows: NDArray[np.generic]) -> NDArray[np.uint64]:

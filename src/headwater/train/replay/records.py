@@ -45,9 +45,9 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a journal was made for, and how its steps are to be read.
 
-    `objective` and `batches` are plain data that make an `Objective` and `Batches` again, `data` is the
-    version of the features, `ids` those of the slots (int64, -1 for one whose sample is gone). A mark comes
-    before every `every` steps.
+    `objective` and `batches` are plain data that make an `Objective` and `Batches` again, `data` the version
+    of the features, `ids` those of the slots (int64, -1 for one whose sample is gone). A mark comes before
+    every `every` steps. `about` is what whoever wrote it wants to know again.
     """
 
     objective: dict[str, Any]
@@ -58,6 +58,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     momentum: float
     nesterov: bool
     every: int
+    about: dict[str, Any] = {}
     format: int = FORMAT
 
     @property
