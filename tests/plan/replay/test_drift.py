@@ -57,7 +57,7 @@ def test_momentum_carries_an_error_on_and_noise_adds_to_it() -> None:
         each.computed(1.0, AWAY, Flat())
         lengths.append(each.length)
     assert lengths[1] == pytest.approx(10 * lengths[0], rel=1e-5)
-    assert lengths[2] == pytest.approx(2 * lengths[0], rel=1e-5)
+    assert lengths[2] == pytest.approx(2.5 * lengths[0], rel=1e-5)
 
 
 def test_what_bends_pulls_errors_back() -> None:

@@ -30,7 +30,7 @@ def test_a_period_of_one_computes_everything() -> None:
 
 def test_the_published_rule_predicts_as_published() -> None:
     for noisy in (False, True):
-        assert isinstance(Published().curvature(noisy=noisy), Lbfgs)
+        assert isinstance(Published().curvature(noisy=noisy, convex=True), Lbfgs)
     assert not Published().informed
 
 
@@ -71,9 +71,11 @@ def test_it_is_futile_where_everything_is_computed_for_long() -> None:
     assert not Published(1, 0).begin().futile
 
 
-def test_batches_are_predicted_by_what_bears_noise() -> None:
-    assert isinstance(Adaptive().curvature(noisy=True), Lbfgs)
-    assert isinstance(Adaptive().curvature(noisy=False), Secants)
+def test_a_tolerance_is_kept_with_all_that_is_known() -> None:
+    for noisy in (False, True):
+        assert isinstance(Adaptive().curvature(noisy=noisy, convex=True), Secants)
+        assert isinstance(Adaptive().curvature(noisy=noisy, convex=False), Lbfgs)
+    assert Adaptive().informed
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1.0, float("nan")])

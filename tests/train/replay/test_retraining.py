@@ -112,7 +112,7 @@ def test_replay_is_far_nearer_than_doing_nothing(
     found = retrain(journal, remove, add, tolerance=tolerance, limit=0.5)
     assert found.method == "replay"
     assert ratio(journal, found, remove=remove, add=add) < tolerance
-    if batches is FULL:
+    if batches is FULL and momentum == 0:
         assert found.work < 0.5
 
 
@@ -221,7 +221,7 @@ def test_who_is_gone_leaves_no_trace_in_the_next_journal(tmp_path: Path) -> None
 
 
 def test_the_next_journal_needs_no_features_of_who_is_gone(tmp_path: Path) -> None:
-    retrain(make(tmp_path), IDS[:2], SPARES[:1], keep=tmp_path / "next")
+    retrain(make(tmp_path), IDS[:2], SPARES[:1], policy=ALL, keep=tmp_path / "next")
     left = EVERY.pick(np.arange(2, COUNT + 1))
     second = Journal(tmp_path / "next", left)
     assert ratio(second, retrain(second, IDS[2:4], policy=ALL), remove=IDS[2:4]) < 1e-3
@@ -258,17 +258,20 @@ def test_a_tolerance_that_cannot_be_kept_ends_in_computing_everything(tmp_path: 
 
 def test_errors_add_up_over_requests_until_it_is_trained_again(tmp_path: Path) -> None:
     journal, methods = make(tmp_path, BATCHES), []
-    for number in range(10):
+    first = retrain(journal, IDS[:1], policy=Published(4, 8), limit=9.0).error
+    assert first is not None
+    for number in range(12):
         found = retrain(
             journal,
             IDS[5 * number : 5 * number + 1],
-            policy=Published(10, 2),
-            limit=0.08,
+            policy=Published(4, 8),
+            limit=1.2 * first,
             keep=tmp_path / "journal",
         )
         methods.append(found.method)
         journal = Journal(tmp_path / "journal", EVERY)
-    assert set(methods) == {"replay", "exact"}
+    assert methods[0] == "replay"
+    assert "exact" in methods
 
 
 def test_all_methods_side_by_side(tmp_path: Path) -> None:

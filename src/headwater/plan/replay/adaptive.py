@@ -40,8 +40,10 @@ class Adaptive:
     def begin(self) -> _Spacing:
         return _Spacing(self)
 
-    def curvature(self, *, noisy: bool) -> Curvature:
-        return Lbfgs(pairs=2) if noisy else Secants(pairs=3)
+    def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
+        if not convex:
+            return Lbfgs(pairs=2)  # which bends upwards, whatever it is told
+        return Secants(pairs=2 if noisy else 3)
 
 
 class _Spacing:

@@ -12,11 +12,14 @@ from headwater.plan.replay.prior import Prior, Vector
 class Course:
     """Asked and told step by step, from the first that saw a change.
 
-    `noisy` says that each step has a batch of its own.
+    `noisy` says that each step has a batch of its own, `convex` that the loss bends nowhere downwards.
     """
 
-    def __init__(self, policy: Policy, inertia: Inertia, *, size: int, noisy: bool) -> None:
-        self._decider, self._curvature = policy.begin(), policy.curvature(noisy=noisy)
+    def __init__(
+        self, policy: Policy, inertia: Inertia, *, size: int, noisy: bool, convex: bool = True
+    ) -> None:
+        self._decider = policy.begin()
+        self._curvature = policy.curvature(noisy=noisy, convex=convex)
         self._informed = policy.informed
         self._drift = Drift(inertia, size, noisy=noisy)
         self._step = 0

@@ -37,9 +37,10 @@ class Pairs:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.prior: Prior = Plain()
+        self._prior: Prior = Plain()
         self.moves: list[Vector] = []
         self.changes: list[Vector] = []
+        self._bent: list[Vector] = []  # by the prior, not scaled
         self._scale = 1.0
 
     def __len__(self) -> int:
@@ -55,14 +56,31 @@ class Pairs:
         length = np.float32(1 / np.sqrt(square))
         self.moves = [*self.moves, move * length][-self._most :]
         self.changes = [*self.changes, change * length][-self._most :]
-        bent = float(np.vdot(self.moves[-1], self.prior.respond(self.moves[-1], lambda bend: bend)))
-        self._scale = float(np.vdot(self.moves[-1], self.changes[-1])) / bent if bent > 0 else 1.0
+        self._bent = [*self._bent, self._prior.times(self.moves[-1])][-self._most :]
+        self._fit()
         return True
+
+    def assume(self, prior: Prior) -> None:
+        """Take another prior."""
+        self._prior, self._bent = prior, [prior.times(move) for move in self.moves]
+        self._fit()
 
     def base(self, vector: Vector) -> Vector:
         """The scaled prior times a vector."""
-        return self.prior.respond(vector, lambda bend: self._scale * bend)
+        product = self._prior.times(vector)
+        product *= np.float32(self._scale)
+        return product
+
+    @property
+    def bent(self) -> Vector:
+        """The scaled prior times each move."""
+        return np.stack(self._bent) * np.float32(self._scale)
 
     def respond(self, vector: Vector, response: Response) -> Vector:
         """By the scaled prior alone."""
-        return self.prior.respond(vector, lambda bend: response(self._scale * bend))
+        return self._prior.respond(vector, lambda bend: response(self._scale * bend))
+
+    def _fit(self) -> None:
+        if self.moves:
+            bent = float(np.vdot(self.moves[-1], self._bent[-1]))
+            self._scale = float(np.vdot(self.moves[-1], self.changes[-1])) / bent if bent > 0 else 1.0

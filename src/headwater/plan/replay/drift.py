@@ -18,7 +18,7 @@ from headwater.plan.replay.prior import Numbers, Vector
 
 _PULL = 0.3
 """The share of what is known to bend that is counted on to pull errors back."""
-_NOISE = 2.0
+_NOISE = 2.5
 """What is seen at a step is the error of its batch; those of the steps between are others, and add to it."""
 
 

@@ -32,7 +32,7 @@ class Lbfgs:
         return len(self._pairs)
 
     def assume(self, prior: Prior) -> None:
-        self._pairs.prior = prior
+        self._pairs.assume(prior)
         if len(self._pairs):
             self._factorise()
 
@@ -54,7 +54,7 @@ class Lbfgs:
 
     def _factorise(self) -> None:
         moves, changes = np.stack(self._pairs.moves), np.stack(self._pairs.changes)
-        bent = np.stack([self._pairs.base(move) for move in self._pairs.moves])
+        bent = self._pairs.bent
         wide = moves.astype(np.float64)
         both = wide @ changes.T.astype(np.float64)
         below = np.tril(both, -1)

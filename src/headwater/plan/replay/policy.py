@@ -31,7 +31,7 @@ class Policy(Protocol):
         """For one replay."""
         ...
 
-    def curvature(self, *, noisy: bool) -> Curvature:
+    def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
         """What predicts; `noisy` if steps have batches of their own."""
         ...
 

@@ -28,6 +28,10 @@ Response = Callable[[Numbers], Numbers]
 class Prior(Protocol):
     """A symmetric matrix that bends nowhere downwards, by its eigenvectors."""
 
+    def times(self, vector: Vector) -> Vector:
+        """The matrix times a vector, as a new one."""
+        ...
+
     def respond(self, vector: Vector, response: Response) -> Vector:
         """A vector with each of its directions multiplied by the response to what the matrix has for it."""
         ...
@@ -35,6 +39,9 @@ class Prior(Protocol):
 
 class Plain:
     """One in all directions: nothing is known."""
+
+    def times(self, vector: Vector) -> Vector:
+        return vector.copy()
 
     def respond(self, vector: Vector, response: Response) -> Vector:
         return vector * np.float32(response(np.ones(1))[0])
@@ -63,6 +70,18 @@ class Kronecker:
     span: Span
     outputs: NDArray[np.float64]
 
+    def times(self, vector: Vector) -> Vector:
+        matrix, bias = self._split(vector)
+        features, ends = self._features, self._ends
+        outer, rest = self._outer
+        inside = outer @ ((matrix @ features.T + bias[:, None] * ends) * self._above)
+        found = np.empty_like(vector)
+        found_matrix, found_bias = self._split(found)
+        np.matmul(rest, matrix, out=found_matrix)
+        found_matrix += inside @ features
+        found_bias[:] = rest @ bias + inside @ ends
+        return found
+
     def respond(self, vector: Vector, response: Response) -> Vector:
         bends, turn = self._bends
         matrix, bias = self._split(vector)
@@ -75,6 +94,16 @@ class Kronecker:
         found_matrix[:] = turn @ (rest * inner + inside @ self._features)
         found_bias[:] = turn @ (rest[:, 0] * edge + inside @ self._ends)
         return found
+
+    @cached_property
+    def _outer(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What outputs do, and the same times what the eigenvectors that are left out have."""
+        outer = self.outputs.astype(np.float32)
+        return outer, outer * np.float32(self.span.rest)
+
+    @cached_property
+    def _above(self) -> NDArray[np.float32]:
+        return (self.span.values - self.span.rest).astype(np.float32)
 
     @cached_property
     def _bends(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:

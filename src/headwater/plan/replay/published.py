@@ -35,7 +35,7 @@ class Published:
     def begin(self) -> Published:
         return self
 
-    def curvature(self, *, noisy: bool) -> Curvature:
+    def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
         return Lbfgs(pairs=2)
 
     def exact(self, step: int) -> bool:

@@ -5,9 +5,9 @@ in the span of S, of which the change is known, and a rest, of which A is asked:
 
     B v = A v + (Y - S A)' (S S')^+ S v
 
-Where a run is followed with a full batch, v moves slowly and smoothly, so nearly all of it lies in that
-span: the curve of (v, y) is extrapolated to the order of the number of pairs, as in Anderson's mixing (JACM
-1965). L-BFGS asks for symmetry as well, and keeps less of the pairs before the last; it bears more noise.
+Where a run is followed, v moves slowly, so nearly all of it lies in that span: the curve of (v, y) is
+extrapolated to the order of the number of pairs, as in Anderson's mixing (JACM 1965). L-BFGS asks for symmetry
+as well, and keeps less of the pairs before the last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Secants:
         return len(self._pairs)
 
     def assume(self, prior: Prior) -> None:
-        self._pairs.prior = prior
+        self._pairs.assume(prior)
         if len(self._pairs):
             self._factorise()
 
@@ -56,5 +56,4 @@ class Secants:
         self._basis = np.stack(self._pairs.moves)
         wide = self._basis.astype(np.float64)
         self._inverse = np.linalg.pinv(wide @ wide.T, rcond=_ALIKE).astype(np.float32)
-        bent = np.stack([self._pairs.base(move) for move in self._pairs.moves])
-        self._rest = np.stack(self._pairs.changes) - bent
+        self._rest = np.stack(self._pairs.changes) - self._pairs.bent

@@ -28,7 +28,7 @@ from headwater.train.replay.writer import JournalWriter
 
 _SKETCHED = 512
 """Samples by which the Hessian is sketched."""
-_PATIENCE = 0.1
+_PATIENCE = 0.2
 """The share by which a run goes on until the sketch is renewed."""
 
 
@@ -56,9 +56,9 @@ class Follower:
         self._rule = rule = request.journal.rule
         self._old = request.journal.motion_at(0)
         self._offset = Motion(rule, np.zeros(rule.size, np.float32))
-        noisy = not request.whole or self._objective.experimental
         inertia = Inertia(rule.momentum, rule.mean(np.array(rule.decays)))
-        self._course = Course(policy, inertia, size=rule.size, noisy=noisy)
+        convex = not self._objective.experimental
+        self._course = Course(policy, inertia, size=rule.size, noisy=not request.whole, convex=convex)
         self._sketch = self._objective.sketch(request.some(_SKETCHED)) if self._course.informed else None
         self._first = self._look_at = 0
         self._moved = False

@@ -146,7 +146,7 @@ class _HeadSketch:
     """The span of some features, scaled, and what the loss makes of their outputs."""
 
     def __init__(self, head: LinearHead, x: Tensor) -> None:
-        self._head, self._x = head, x
+        self._head, self._x = head, x[::2]  # outputs say enough with fewer samples than features do
         self._span = find_span(x.numpy(), RANK, bias=head.bias)
 
     def at(self, weights: Vector) -> Prior:
@@ -161,18 +161,17 @@ class _Total:
     """A sum of outer products, and what it is by the weights of a head."""
 
     def __init__(self, head: LinearHead) -> None:
-        self._head = head
-        self._matrix, self._bias = torch.zeros(head.outputs, head.features), torch.zeros(head.outputs)
+        edge = head.outputs * head.features
+        self._head, self._flat = head, torch.zeros(edge + head.outputs)
+        self._matrix, self._bias = self._flat[:edge].view(head.outputs, head.features), self._flat[edge:]
 
     def add(self, slopes: Tensor, x: Tensor) -> None:
         self._matrix.addmm_(slopes.T, x)
         self._bias += slopes.sum(0)
 
     def flat(self) -> Vector:
-        matrix = self._matrix
         if self._head.shifting is not None:
             mean, scale = self._head._shifts
-            matrix.addr_(self._bias, mean, alpha=-1).mul_(scale)
-        pieces = (matrix.view(-1), self._bias) if self._head.bias else (matrix.view(-1),)
-        found: Vector = torch.cat(pieces).numpy()
+            self._matrix.addr_(self._bias, mean, alpha=-1).mul_(scale)
+        found: Vector = self._flat[: self._head.size].numpy()
         return found

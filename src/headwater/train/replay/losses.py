@@ -56,8 +56,7 @@ class Softmax:
 
     def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
         slopes = torch.softmax(outputs, 1)
-        slopes[torch.arange(len(targets)), targets] -= 1
-        return slopes
+        return slopes.scatter_add_(1, targets[:, None], slopes.new_full((len(targets), 1), -1.0))
 
     def shift(self, outputs: Tensor, change: Tensor) -> Tensor:
         shares, growth = torch.softmax(outputs, 1), torch.expm1(change)

@@ -22,7 +22,7 @@ from headwater.train.replay.records import Header
 from headwater.train.replay.visits import Change, Roster
 from headwater.train.replay.writer import JournalWriter
 
-EVERY = 256
+EVERY = 512
 """Steps between two copies of the weights."""
 
 _ALIKE = 0.01

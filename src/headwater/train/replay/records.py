@@ -4,7 +4,7 @@
     ORIG    weights (float32) that the run ended with that was last trained in full; absent if it is this one
     TARG    the class of the sample of each slot (int32), where it is kept
     MISS    slots that turned out to have no features, int64
-    MARK    step (uint64), weights (float32), and velocity (float32) where there is momentum: as they are
+    MARK    step (uint64), weights (float32), and velocity (float32) unless it is 0: as they are
             before that step
     STEP    step (uint64), scale (float64), kind of coding (uint64), a rate for each group (float64), gradient
             (float16)
@@ -124,14 +124,16 @@ def unpack_step(body: memoryview, *, groups: int, size: int) -> StepRecord:
 
 
 def pack_mark(number: int, place: Vector, speed: Vector | None) -> tuple[bytes, ...]:
-    """Weights and velocity before a step."""
-    speeds = () if speed is None else (speed.astype("<f4").tobytes(),)
+    """Weights and velocity before a step; a velocity of 0 is left out."""
+    speeds = () if speed is None or not speed.any() else (speed.astype("<f4").tobytes(),)
     return (_MARK.pack(number), place.astype("<f4").tobytes(), *speeds)
 
 
 def unpack_mark(body: memoryview, *, size: int, moving: bool) -> tuple[int, Vector, Vector | None]:
     """Number of the step, weights, and velocity if there is one; raises `ValueError` for another length."""
-    if len(body) != _MARK.size + (8 if moving else 4) * size:
+    here = len(body) - _MARK.size
+    if here != 4 * size and not (moving and here == 8 * size):
         raise ValueError(f"a mark of {len(body):,} bytes for {size:,} weights")
     values = np.frombuffer(body, "<f4", offset=_MARK.size).astype(np.float32)
-    return _MARK.unpack_from(body)[0], values[:size], values[size:] if moving else None
+    speed = values[size:] if here > 4 * size else np.zeros(size, np.float32)
+    return _MARK.unpack_from(body)[0], values[:size], speed if moving else None

@@ -88,13 +88,14 @@ class _Walk:
             bounds = np.concatenate([[0], np.cumsum(alive)])[bounds]
             order = order[alive]
         gone = np.flatnonzero(self._leaving[order])
-        leaving = _Sorted(np.searchsorted(bounds, gone, side="right") - 1, roster.rows[order[gone]])
-        late = _Sorted(epoch.join(roster.ids[self._late]), roster.rows[self._late])
-        late_gone = _Sorted(epoch.join(roster.ids[self._late_leaving]), roster.rows[self._late_leaving])
-        joining = _Sorted(epoch.join(change.joining), change.rows)
-        rows = roster.rows[order]
-        for number in range(len(epoch)):
-            members = rows[bounds[number] : bounds[number + 1]]
+        count, late_ones, late_going = len(epoch), self._late, self._late_leaving
+        leaving = _Sorted(np.searchsorted(bounds, gone, side="right") - 1, roster.rows[order[gone]], count)
+        late = _Sorted(epoch.join(roster.ids[late_ones]), roster.rows[late_ones], count)
+        late_gone = _Sorted(epoch.join(roster.ids[late_going]), roster.rows[late_going], count)
+        joining = _Sorted(epoch.join(change.joining), change.rows, count)
+        rows, ends = roster.rows[order], bounds.tolist()
+        for number in range(count):
+            members = rows[ends[number] : ends[number + 1]]
             if len(late):
                 members = np.concatenate([members, late.of(number)])
             going = leaving.of(number)
@@ -132,15 +133,15 @@ class _Walk:
 
 
 class _Sorted:
-    """Rows by the batch that they are in."""
+    """Rows by the batch of so many that they are in, -1 for none."""
 
-    def __init__(self, batches: NDArray[np.int64], rows: Rows) -> None:
+    def __init__(self, batches: NDArray[np.int64], rows: Rows, count: int) -> None:
         order = np.argsort(batches, kind="stable")
-        self._batches, self._rows = batches[order], rows[order]
+        self._rows = rows[order]
+        self._bounds = np.searchsorted(batches[order], np.arange(count + 1)).tolist()
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def of(self, batch: int) -> Rows:
-        begin, end = np.searchsorted(self._batches, (batch, batch + 1))
-        return self._rows[begin:end]
+        return self._rows[self._bounds[batch] : self._bounds[batch + 1]]
