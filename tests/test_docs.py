@@ -39,6 +39,8 @@ from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.ledger import METRICS, Metric
 from headwater.store.wire import messages, payloads
+from headwater.train.replay.outcome import Retrained
+from headwater.tune.again import HeadAgain
 from headwater.tune.outcome import Finetuned
 from pages import DOCS, ROOT, all_pages, find_code, find_commands, find_links, read_reference, run_page
 from seaweed import S3Server, free_ports
@@ -50,6 +52,7 @@ README_CODE_LINES = 12
 RUNNABLE = (
     *("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels"),
     "tickets",
+    "replay",
 )
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
@@ -190,6 +193,13 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("tickets", "hw.load_ticket", hw.load_ticket),
         ("tickets", "SettledMask", SettledMask),
         ("tickets", "MaskDistance", MaskDistance),
+        ("replay", "hw.Features", hw.Features),
+        ("replay", "hw.FullBatch", hw.FullBatch),
+        ("replay", "hw.Minibatches", hw.Minibatches),
+        ("replay", "hw.Journal", hw.Journal),
+        ("replay", "hw.retrain", hw.retrain),
+        ("replay", "hw.compare_methods", hw.compare_methods),
+        ("replay", "hw.value_samples", hw.value_samples),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -228,6 +238,10 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("tickets", hw.EarlyBird),
         ("tickets", hw.Ticket),
         ("tickets", PrunePlan),
+        ("replay", hw.Features),
+        ("replay", hw.Journal),
+        ("replay", Retrained),
+        ("replay", HeadAgain),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

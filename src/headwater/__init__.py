@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from headwater.models.split import split
     from headwater.plan.offload import Offload
     from headwater.store import Dataset, Link, Sample, open
+    from headwater.train.replay.batches import FullBatch, Minibatches
+    from headwater.train.replay.comparing import compare_methods
+    from headwater.train.replay.features import Features
+    from headwater.train.replay.journal import Journal
+    from headwater.train.replay.retraining import retrain
+    from headwater.train.replay.valuation import value_samples
     from headwater.train.tickets import EarlyBird, Ticket, load_ticket
     from headwater.tune.recipe import Recipe
     from headwater.tune.tuner import Tuner
@@ -37,18 +43,25 @@ __all__ = [
     "Dataset",
     "Duplicates",
     "EarlyBird",
+    "Features",
+    "FullBatch",
+    "Journal",
     "Limits",
     "Link",
+    "Minibatches",
     "Offload",
     "Recipe",
     "Sample",
     "Ticket",
     "Tuner",
+    "compare_methods",
     "find_duplicates",
     "load_ticket",
     "open",
     "profile",
+    "retrain",
     "split",
+    "value_samples",
 ]
 
 _HOMES = {
@@ -60,18 +73,25 @@ _HOMES = {
     "Dataset": "headwater.store",
     "Duplicates": "headwater.loader.duplicates",
     "EarlyBird": "headwater.train.tickets",
+    "Features": "headwater.train.replay.features",
+    "FullBatch": "headwater.train.replay.batches",
+    "Journal": "headwater.train.replay.journal",
     "Limits": "headwater.data.image",
     "Link": "headwater.store",
+    "Minibatches": "headwater.train.replay.batches",
     "Offload": "headwater.plan.offload",
     "Recipe": "headwater.tune.recipe",
     "Sample": "headwater.store",
     "Ticket": "headwater.train.tickets",
     "Tuner": "headwater.tune.tuner",
+    "compare_methods": "headwater.train.replay.comparing",
     "find_duplicates": "headwater.loader.finding",
     "load_ticket": "headwater.train.tickets",
     "open": "headwater.store",
     "profile": "headwater.loader.probe",
+    "retrain": "headwater.train.replay.retraining",
     "split": "headwater.models.split",
+    "value_samples": "headwater.train.replay.valuation",
 }
 
 

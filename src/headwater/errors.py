@@ -10,6 +10,7 @@ HeadwaterError
 │   ├── SampleCorrupt      damaged, truncated or not an image
 │   └── SampleTooLarge     past a cap on bytes, pixels, scans or seconds
 ├── StateMismatch          a saved state, logbook or plan that belongs to other data or another pipeline
+├── JournalRefused         a journal of another model or of other data, or one that is cut short or damaged
 ├── ForkedUse              a loader or a remote store used in a forked child
 ├── LoaderTimeout          no batch within `timeout` seconds
 ├── MissingExtra           an optional package that the call needs is not installed
@@ -89,6 +90,12 @@ class SampleTooLarge(SampleError):
 
 class StateMismatch(HeadwaterError):
     """A saved state, logbook or plan that was made for other data, another pipeline or another order."""
+
+
+class JournalRefused(HeadwaterError):
+    """A journal of another model or of other data, or one that is cut short or damaged; the text says so."""
+
+    exit_code = 4
 
 
 class ForkedUse(HeadwaterError):

@@ -77,6 +77,9 @@ def finetune(
     more_bytes: Annotated[
         bool, typer.Option("--more-bytes", help="Allow what is larger than the images.")
     ] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Write down every step, to take samples out of the head later.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what to expect, and end.")] = False,
     sync: Annotated[
         bool, typer.Option("--sync", help="Bring the model to the stores; put the result in force there.")
@@ -125,7 +128,7 @@ def finetune(
                 )
 
         with TuningBars(tuner.plan().runs, recipe.epochs) as bars:
-            done = tuner.fit(name, watch=bars, deliver=deliver, unmeasured=unmeasured)
+            done = tuner.fit(name, watch=bars, deliver=deliver, journal=journal, unmeasured=unmeasured)
     if json:
         print_json(describe(done) | {"sync": sent})
     else:

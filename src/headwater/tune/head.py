@@ -16,6 +16,10 @@ from torch.nn import functional as F
 from headwater.errors import ModelError, StateMismatch, WrongUse
 from headwater.models.export import export_head
 from headwater.models.model import Model
+from headwater.train.replay.linear import LinearHead, Shifting
+from headwater.train.replay.objective import Objective
+from headwater.train.replay.objectives import objective_of
+from headwater.train.replay.optimisers import Observed
 from headwater.tune.recipe import Recipe
 
 Floats = NDArray[np.float32]
@@ -71,6 +75,19 @@ class Head:
         """How many numbers are trained."""
         return sum(parameter.numel() for parameter in self._module.parameters())
 
+    def observe(self) -> Observed:
+        """Its optimiser as a journal sees it; raises `WrongUse` for one that cannot be replayed."""
+        return Observed(self._module, self._optimiser)
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised; raises `WrongUse` for a module whose gradients cannot be had again."""
+        if self._scaling is None or not isinstance(self._module, nn.Linear):
+            return objective_of(self._module)
+        layer, scaling = self._module, self._scaling
+        shifting = Shifting(scaling.mean, scaling.scale)
+        return LinearHead(layer.in_features, layer.out_features, shifting=shifting)
+
     @classmethod
     def linear(
         cls,
@@ -96,8 +113,13 @@ class Head:
         same = copy.deepcopy(module)
         return cls(same, optimiser(same.parameters()))
 
-    def train(self, batches: Iterable[Batch], *, rate: float) -> float:
-        """One epoch at this share of the learning rate; the mean loss. Raises `ModelError` if it is lost."""
+    def train(
+        self, batches: Iterable[Batch], *, rate: float, note: Callable[[], None] = lambda: None
+    ) -> float:
+        """One epoch at this share of the learning rate; the mean loss. Raises `ModelError` if it is lost.
+
+        `note` is called before each step of the optimiser.
+        """
         self._module.train()
         for group, first in zip(self._optimiser.param_groups, self._rates, strict=True):
             group["lr"] = first * rate
@@ -106,6 +128,7 @@ class Head:
             loss = F.cross_entropy(self._module(self._scaled(features)), targets)
             self._optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
+            note()
             self._optimiser.step()
             total, count = total + loss.item() * len(targets), count + len(targets)
         mean = total / max(count, 1)
@@ -142,9 +165,8 @@ class Head:
 
     def _fold(self, scaling: Scaling) -> tuple[Floats, Floats]:
         """The linear layer for features as they are."""
-        weight, bias = (_to_array(part).astype(np.float64) for part in self._module.parameters())
-        weight = weight * scaling.scale
-        return weight.astype(np.float32), (bias - weight @ scaling.mean).astype(np.float32)
+        weight, bias = (_to_array(part) for part in self._module.parameters())
+        return fold(weight, bias, scaling)
 
     def _scaled(self, features: torch.Tensor) -> torch.Tensor:
         return features if self._scaling is None else (features - self._mean) * self._scale
@@ -177,6 +199,12 @@ class Head:
             self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
         except (RuntimeError, ValueError, KeyError) as error:
             raise StateMismatch(f"the saved state is that of another head or optimiser: {error}") from error
+
+
+def fold(weight: Floats, bias: Floats, scaling: Scaling) -> tuple[Floats, Floats]:
+    """A linear layer for scaled features as it is for features as they are."""
+    wide = weight.astype(np.float64) * scaling.scale
+    return wide.astype(np.float32), (bias.astype(np.float64) - wide @ scaling.mean).astype(np.float32)
 
 
 def check_custom(module: nn.Module, *, features: int, classes: int) -> None:

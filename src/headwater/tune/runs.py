@@ -179,11 +179,26 @@ class Runs:
         before = self.variants * sum(map(len, self.trained[:run]))
         return before + (len(self.held) if run else 0)
 
+    @cached_property
+    def slots(self) -> tuple[Places, Places]:
+        """Rows and places of what is trained on, by run, by variant, by sample: as a journal counts."""
+        rows, places = [], []
+        for run, trained in enumerate(self.trained):
+            first, numbers = self._first_row(run), self._numbers(trained)
+            rows += [first + variant * len(trained) + numbers for variant in range(self.variants)]
+            places += self.variants * [trained]
+        return np.concatenate(rows), np.concatenate(places)
+
     def rows(self, run: int, epoch: int) -> Places:
         """Where the features of each sample of a run lie in this epoch; variants take turns."""
         count = len(self.trained[run])
         variant = (np.arange(count) + epoch) % self.variants
-        return self._first_row(run) + variant * count + self._numbers(self.trained[run])
+        return self.slots[0][self.slots_of(run)][variant * count + np.arange(count)]
+
+    def slots_of(self, run: int) -> slice:
+        """Where those of a run are among the slots."""
+        before = self.variants * sum(map(len, self.trained[:run]))
+        return slice(before, before + self.variants * len(self.trained[run]))
 
     @property
     def held_rows(self) -> Places:

@@ -25,23 +25,24 @@ class Standing(msgspec.Struct, frozen=True):
     """What was done: whole runs, and so many epochs of the next one; what came of each.
 
     `accuracy` has an entry for each run that is over, None where no samples are held out; `losses` has a list
-    for each run that was begun.
+    for each run that was begun. `steps` are those in the journal, if there is one.
     """
 
     run: int = 0
     epoch: int = 0
     losses: tuple[tuple[float, ...], ...] = ()
     accuracy: tuple[float | None, ...] = ()
+    steps: int = 0
 
-    def trained(self, loss: float) -> Standing:
-        """After one more epoch of the run."""
+    def trained(self, loss: float, *, steps: int = 0) -> Standing:
+        """After one more epoch of the run, and so many steps in all."""
         before = self.losses[: self.run]
         during = self.losses[self.run] if len(self.losses) > self.run else ()
-        return Standing(self.run, self.epoch + 1, (*before, (*during, loss)), self.accuracy)
+        return Standing(self.run, self.epoch + 1, (*before, (*during, loss)), self.accuracy, steps)
 
     def ended(self, accuracy: float | None) -> Standing:
         """After the last epoch of the run."""
-        return Standing(self.run + 1, 0, self.losses, (*self.accuracy, accuracy))
+        return Standing(self.run + 1, 0, self.losses, (*self.accuracy, accuracy), self.steps)
 
 
 class _Content(msgspec.Struct, frozen=True):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +15,19 @@ import torch
 from numpy.typing import NDArray
 
 from headwater.data.randomness import derive_key
-from headwater.engine.permutation import Shuffled
-from headwater.errors import ModelError
+from headwater.errors import JournalRefused, ModelError
+from headwater.train.replay.batches import OverlappedRuns
 from headwater.tune import state
 from headwater.tune.features import FeatureFile
 from headwater.tune.head import Batch, Head, Scaling
 from headwater.tune.inflow import Inflow, Watch
+from headwater.tune.notes import HeadJournal, Notes, Unnoted
 from headwater.tune.recipe import Recipe
 from headwater.tune.runs import LOT, Places, Runs
 from headwater.tune.state import Standing
 from headwater.tune.team import team
+
+log = logging.getLogger("headwater")
 
 MakeHead = Callable[[Scaling], Head]
 """The head as it is before the first run, for features that are scaled so."""
@@ -41,6 +46,8 @@ class Training:
     recipe: Recipe
     path: Path
     """Of the state."""
+    notes: Notes | None = None
+    """Keeps a journal, if one is wanted."""
 
     def finish(self, inflow: Inflow, make_head: MakeHead, *, watch: Watch) -> Trained:
         """Train from where the state stands to the end. The same features give the same head, bit for bit."""
@@ -50,37 +57,52 @@ class Training:
             return self._go_on(head, inflow, watch)
 
     def _go_on(self, head: Head, inflow: Inflow, watch: Watch) -> Trained:
-        standing, busy = self._restore(head), 0.0
-        for run in range(standing.run, len(self.runs)):
-            inflow.wait(self.runs.lots_before_run(run))
-            begun = time.perf_counter()
-            standing = self._train(head, standing, watch)
-            busy += time.perf_counter() - begun
-            inflow.wait(self.runs.lots_before_validation)
-            standing = standing.ended(head.accuracy(self._held()))
-            self._keep(head, standing)
-            watch.run(run, standing.accuracy[-1])
+        (standing, journal), busy = self._restore(head), 0.0
+        with closing(journal):
+            for run in range(standing.run, len(self.runs)):
+                inflow.wait(self.runs.lots_before_run(run))
+                begun = time.perf_counter()
+                standing = self._train(head, standing, journal, watch)
+                busy += time.perf_counter() - begun
+                inflow.wait(self.runs.lots_before_validation)
+                standing = standing.ended(head.accuracy(self._held()))
+                self._keep(head, standing)
+                watch.run(run, standing.accuracy[-1])
+            journal.seal()
         return Trained(head, standing, busy)
 
-    def _restore(self, head: Head) -> Standing:
+    def _restore(self, head: Head) -> tuple[Standing, HeadJournal]:
+        """Where training stands, and its journal, which goes on from there."""
         found = state.load(self.path)
-        if found is None:
-            return Standing()
-        standing, tensors, plain = found
-        head.load(tensors, plain)
-        return standing
+        if found is not None:
+            standing, tensors, plain = found
+            try:
+                journal = self._open_journal(head, standing.steps)
+                head.load(tensors, plain)
+                return standing, journal
+            except JournalRefused as error:
+                log.warning("%s: training begins anew", error)
+        return Standing(), self._open_journal(head, 0)
+
+    def _open_journal(self, head: Head, steps: int) -> HeadJournal:
+        if self.notes is None:
+            return Unnoted()
+        return self.notes.open(head, self.batches, self.runs.slots[1], steps=steps)
 
     def _keep(self, head: Head, standing: Standing) -> None:
         tensors, plain = head.state()
         state.save(self.path, standing, tensors=tensors, plain=plain)
 
-    def _train(self, head: Head, standing: Standing, watch: Watch) -> Standing:
+    def _train(self, head: Head, standing: Standing, journal: HeadJournal, watch: Watch) -> Standing:
         """The epochs of a run that are left."""
-        run = standing.run
+        run, slots = standing.run, self.runs.slots_of(standing.run)
+        if standing.epoch == 0:
+            journal.miss(slots.start + np.flatnonzero(~self.file.sound(self.runs.slots[0][slots])))
         for epoch in range(standing.epoch, self.recipe.epochs):
             rate = self.recipe.rate(run, epoch, runs=len(self.runs))
             with _seeded(self.recipe.seed, run, epoch):
-                standing = standing.trained(head.train(self._batches(run, epoch), rate=rate))
+                loss = head.train(self._batches(run, epoch), rate=rate, note=journal.note)
+            standing = standing.trained(loss, steps=journal.sync())
             self._keep(head, standing)
             watch.epoch(run, epoch, standing.losses[run][-1])
         return standing
@@ -91,21 +113,16 @@ class Training:
         They are drawn from all that have come so far, in an order that goes once through them in as many
         epochs as there were runs: a run takes no longer for it, and forgets nothing of those before.
         """
-        rows, places = self._pool(run, epoch)
-        sound = np.flatnonzero(self.file.sound(rows))
-        if not len(sound):
-            raise ModelError(f"none of the {len(rows):,} samples of run {run + 1} has features")
-        turn, part = divmod(epoch, run + 1)
-        begin, end = (len(sound) * each // (run + 1) for each in (part, part + 1))
-        end = max(end, begin + 1)  # where nearly all have failed, there are more parts than samples
-        order = sound[Shuffled(len(sound), derive_key(self.recipe.seed, run, turn)).take(begin, end)]
-        for some in np.array_split(order, -(-len(order) // self.recipe.batch_size)):
+        rows, places = self.runs.slots
+        found = self.batches.epoch(run, epoch, sound=self.file.sound(rows))
+        for some in np.split(found.order, found.bounds[1:-1]):
             yield self._batch(rows[some], places[some])
 
-    def _pool(self, run: int, epoch: int) -> tuple[Places, Places]:
-        """Rows and places of all samples that came with this run and those before it."""
-        rows = [self.runs.rows(each, epoch) for each in range(run + 1)]
-        return np.concatenate(rows), np.concatenate([self.runs.trained[each] for each in range(run + 1)])
+    @cached_property
+    def batches(self) -> OverlappedRuns:
+        """Which samples each step sees."""
+        sizes, recipe = tuple(map(len, self.runs.trained)), self.recipe
+        return OverlappedRuns(sizes, recipe.batch_size, recipe.epochs, self.runs.variants, recipe.seed)
 
     def _held(self) -> Iterator[Batch]:
         rows = self.runs.held_rows

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,8 +34,10 @@ from headwater.tune.features import FeatureFile
 from headwater.tune.head import Head, Optimiser, Scaling, check_custom
 from headwater.tune.inflow import Inflow, Source, Steps, Unwatched, Watch
 from headwater.tune.int8 import Int8Layers, Verdict, find_int8, tuned_from, unjudged
+from headwater.tune.journals import keep_journal, source_of
 from headwater.tune.labels import Labelled, own_labels
 from headwater.tune.measuring import seconds_per_row
+from headwater.tune.notes import Notes
 from headwater.tune.outcome import Finetuned, Measured
 from headwater.tune.planning import HeadCost, plan_tuning
 from headwater.tune.recipe import Recipe
@@ -123,16 +126,23 @@ class Tuner:
         *,
         watch: Watch | None = None,
         deliver: Deliver | None = None,
+        journal: bool = False,
         unmeasured: bool = False,
     ) -> Finetuned:
         """Train, and put the result in force in the registry as `name`, or under the model's own.
 
         `watch` is told of features, epochs and runs as they come. `deliver` is called with the version that
-        is in force then; if it raises, the same call only delivers. Raises `ModelRefused` for int8 layers of
-        which no fp32 version is known to compare with, unless the result may come into force `unmeasured`.
+        is in force then; if it raises, the same call only delivers. With a `journal` every step is written
+        down, so that samples can be taken out of the head later; it lies in the registry, see
+        `headwater.tune.again`. Raises `WrongUse` for a head or an optimiser that cannot be replayed, and
+        `ModelRefused` for int8 layers of which no fp32 version is known to compare with, unless the result
+        may come into force `unmeasured`.
         """
         if self._int8 is not None and not unmeasured:
             self._int8.require_origin()
+        if journal:
+            head = self._make_head(self._unscaled)
+            head.observe(), head.objective
         called, unended = name or self.version.name, self._find_unended()
         if unended is not None:
             with working(unended) as place:
@@ -140,7 +150,8 @@ class Tuner:
                 if done is not None:
                     return self._conclude(place, done, deliver, unmeasured=unmeasured)
         with working(self.key) as place:
-            done = self._recall(place, called) or self._make(place, called, watch or Unwatched())
+            done = self._recall(place, called)
+            done = done or self._make(place, called, watch or Unwatched(), journal=journal)
             return self._conclude(place, done, deliver, unmeasured=unmeasured)
 
     def _conclude(
@@ -148,6 +159,7 @@ class Tuner:
     ) -> Finetuned:
         """In this order: ended in between, the same call finds that only the rest of it is left."""
         place.keep_outcome(done)
+        keep_journal(place.journal, self.registry, done.version.digest)
         self.registry.switch(done.version.name, done.version.digest, unmeasured=unmeasured)
         place.drop_features()
         if deliver is not None:
@@ -171,18 +183,20 @@ class Tuner:
             return None
         return replace(done, resumed=True)
 
-    def _make(self, place: Workplace, name: str, watch: Watch) -> Finetuned:
+    def _make(self, place: Workplace, name: str, watch: Watch, *, journal: bool) -> Finetuned:
         plan = self.plan()
         place.keep_plan(plan)
         runs = self._divide(plan.runs)
+        notes = self._notes(place.journal, plan) if journal else None
+        if not journal:
+            place.journal.unlink(missing_ok=True)  # of an earlier call, which this one does not go on with
         with closing(FeatureFile(place.folder, runs.lots, width=self.version.features)) as file:
-            return self._run(plan, runs, file, place, watch, name)
+            training = Training(runs, file, self.labelled.labels, self.recipe, place.state, notes)
+            return self._run(plan, training, watch, name)
 
-    def _run(
-        self, plan: FinetunePlan, runs: Runs, file: FeatureFile, place: Workplace, watch: Watch, name: str
-    ) -> Finetuned:
+    def _run(self, plan: FinetunePlan, training: Training, watch: Watch, name: str) -> Finetuned:
+        runs, file = training.runs, training.file
         resumed, source = file.here > 0, self._source(plan)
-        training = Training(runs, file, self.labelled.labels, self.recipe, place.state)
         begun = time.perf_counter()
         with Inflow(source, self.labelled.dataset, file=file, steps=self._steps, watch=watch) as inflow:
             trained = training.finish(inflow, self._make_head, watch=watch)
@@ -266,10 +280,25 @@ class Tuner:
             scaling, classes=len(self._classes), recipe=self.recipe, optimiser=self._optimiser, start=start
         )
 
+    def _notes(self, path: Path, plan: FinetunePlan) -> Notes:
+        about = {
+            "layers": self.version.digest,
+            "steps": self._steps.trained.spec(),
+            "seed": self.recipe.seed,
+            "cut": plan.cut.name,
+        }
+        ids, labels = self.labelled.dataset.ids, self.labelled.labels
+        return Notes(path, ids, labels, source_of(self.version, about), about)
+
+    @property
+    def _unscaled(self) -> Scaling:
+        """For a head that is only looked at."""
+        width = self.version.features
+        return Scaling(np.zeros(width), np.full(width, width**-0.5))
+
     def _measure(self) -> FinetunePlan:
         note = "" if self._int8 is None else self._int8.say()
-        width = self.version.features
-        head = self._make_head(Scaling(np.zeros(width), np.full(width, width**-0.5)))
+        width, head = self.version.features, self._make_head(self._unscaled)
         size = self.recipe.batch_size
         with team(head.weights, size):
             seconds = seconds_per_row(head, width=width, classes=len(self._classes), batch_size=size)

@@ -40,6 +40,10 @@ class Workplace:
     def state(self) -> Path:
         return self.folder / "training.state"
 
+    @property
+    def journal(self) -> Path:
+        return self.folder / "training.journal"
+
     def load_plan(self) -> FinetunePlan | None:
         """How the fine-tuning was begun; None if it was not."""
         return _load(self._plan, FinetunePlan)
@@ -58,7 +62,7 @@ class Workplace:
 
     def drop_features(self) -> None:
         """Take away what only training needs, which is nearly all of it."""
-        for path in (*self.folder.glob("features.*"), self.state):
+        for path in (*self.folder.glob("features.*"), self.state, self.journal):
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:

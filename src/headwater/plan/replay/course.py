@@ -1,0 +1,61 @@
+"""A replay under way, without its data: when to compute, what to predict, how far off it may be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headwater.plan.replay.drift import Drift, Inertia
+from headwater.plan.replay.policy import Policy
+from headwater.plan.replay.prior import Prior, Vector
+
+
+class Course:
+    """Asked and told step by step, from the first that saw a change.
+
+    `noisy` says that each step has a batch of its own, `convex` that the loss bends nowhere downwards.
+    """
+
+    def __init__(
+        self, policy: Policy, inertia: Inertia, *, size: int, noisy: bool, convex: bool = True
+    ) -> None:
+        self._decider = policy.begin()
+        self._curvature = policy.curvature(noisy=noisy, convex=convex)
+        self._informed = policy.informed
+        self._drift = Drift(inertia, size, noisy=noisy)
+        self._step = 0
+
+    @property
+    def error(self) -> float:
+        """How far the weights may be off by now; an estimate, and no bound."""
+        return self._drift.length
+
+    @property
+    def futile(self) -> bool:
+        """Whether so many steps are computed that training from here on costs less than following."""
+        return self._decider.futile
+
+    @property
+    def informed(self) -> bool:
+        """Whether `assume` is of any use."""
+        return self._informed
+
+    def assume(self, prior: Prior) -> None:
+        """What is known of the Hessian without any computed step."""
+        self._curvature.assume(prior)
+
+    def next_is_exact(self) -> bool:
+        """Whether the next step is to be computed; the very first costs nothing, and is not asked for."""
+        self._step += 1
+        return self._decider.exact(self._step)
+
+    def predict(self, offset: Vector, rate: float) -> Vector:
+        """How the gradient changes with this offset, for an approximate step at this rate."""
+        self._drift.approximated(rate)
+        return self._curvature.times(offset)
+
+    def learn(self, offset: Vector, change: Vector, rate: float) -> None:
+        """What a computed step found: how the gradient changes with this offset."""
+        self._drift.computed(rate, change - self._curvature.times(offset), self._curvature)
+        self._curvature.observe(offset, change)
+        length = float(np.linalg.norm(offset))
+        self._decider.observe(self.error / length if length > 0 else 0.0)

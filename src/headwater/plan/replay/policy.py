@@ -1,0 +1,41 @@
+"""When a step is computed and when it is approximated: what every policy answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headwater.plan.replay.curvature import Curvature
+
+
+class Decider(Protocol):
+    """One replay under a policy. Steps are counted from the first that saw a change, which is 0."""
+
+    def exact(self, step: int) -> bool:
+        """Whether this step is to be computed; asked once for each step, in their order."""
+        ...
+
+    def observe(self, error: float) -> None:
+        """After a computed step: the estimated error so far, as a share of how far the weights have moved."""
+        ...
+
+    @property
+    def futile(self) -> bool:
+        """Whether so many steps are computed that training from here on costs less than following."""
+        ...
+
+
+class Policy(Protocol):
+    """A rule, with its settings."""
+
+    def begin(self) -> Decider:
+        """For one replay."""
+        ...
+
+    def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
+        """What predicts; `noisy` if steps have batches of their own."""
+        ...
+
+    @property
+    def informed(self) -> bool:
+        """Whether predictions make use of what is known of the Hessian beside pairs."""
+        ...

@@ -1,0 +1,145 @@
+"""What is known of a Hessian before any step is computed: where it bends much, and where it bends little.
+
+A few pairs say nothing about directions that they do not have. A bias, or the first principal components of
+the features, bend ten to a hundred times more than the rest, and a prediction that takes all directions for
+equal lets a replay run away along them. For a linear model the Hessian is about a product,
+
+    H = E[curvature by the outputs] x E[features features']
+
+as in K-FAC (Martens and Grosse, ICML 2015), of which the second is kept by its largest eigenvectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+Numbers = NDArray[np.floating[Any]]
+Response = Callable[[Numbers], Numbers]
+"""What becomes of a direction, by how much it bends."""
+
+
+class Prior(Protocol):
+    """A symmetric matrix that bends nowhere downwards, by its eigenvectors."""
+
+    def times(self, vector: Vector) -> Vector:
+        """The matrix times a vector, as a new one."""
+        ...
+
+    def respond(self, vector: Vector, response: Response) -> Vector:
+        """A vector with each of its directions multiplied by the response to what the matrix has for it."""
+        ...
+
+
+class Plain:
+    """One in all directions: nothing is known."""
+
+    def times(self, vector: Vector) -> Vector:
+        return vector.copy()
+
+    def respond(self, vector: Vector, response: Response) -> Vector:
+        return vector * np.float32(response(np.ones(1))[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The largest eigenvectors of E[x x'], `rows` of them, with what they have; the others have `rest` each.
+
+    With a bias, x has a 1 after its features.
+    """
+
+    rows: NDArray[np.float32]
+    values: NDArray[np.float64]
+    rest: float
+    bias: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Kronecker:
+    """The product of a span of the features and a small matrix of the `outputs`.
+
+    Vectors are weights of a linear layer, (outputs, features), and then the bias if there is one.
+    """
+
+    span: Span
+    outputs: NDArray[np.float64]
+
+    def times(self, vector: Vector) -> Vector:
+        matrix, bias = self._split(vector)
+        features, ends = self._features, self._ends
+        outer, rest = self._outer
+        inside = outer @ ((matrix @ features.T + bias[:, None] * ends) * self._above)
+        found = np.empty_like(vector)
+        found_matrix, found_bias = self._split(found)
+        np.matmul(rest, matrix, out=found_matrix)
+        found_matrix += inside @ features
+        found_bias[:] = rest @ bias + inside @ ends
+        return found
+
+    def respond(self, vector: Vector, response: Response) -> Vector:
+        bends, turn = self._bends
+        matrix, bias = self._split(vector)
+        inner, edge = turn.T @ matrix, turn.T @ bias
+        rest = response(bends * self.span.rest).astype(np.float32)[:, None]
+        inside = response(np.outer(bends, self.span.values)).astype(np.float32) - rest
+        inside *= inner @ self._features.T + edge[:, None] * self._ends
+        found = np.empty_like(vector)
+        found_matrix, found_bias = self._split(found)
+        found_matrix[:] = turn @ (rest * inner + inside @ self._features)
+        found_bias[:] = turn @ (rest[:, 0] * edge + inside @ self._ends)
+        return found
+
+    @cached_property
+    def _outer(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What outputs do, and the same times what the eigenvectors that are left out have."""
+        outer = self.outputs.astype(np.float32)
+        return outer, outer * np.float32(self.span.rest)
+
+    @cached_property
+    def _above(self) -> NDArray[np.float32]:
+        return (self.span.values - self.span.rest).astype(np.float32)
+
+    @cached_property
+    def _bends(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        bends, turn = np.linalg.eigh(self.outputs)
+        return np.maximum(bends, 0.0), turn.astype(np.float32)
+
+    @property
+    def _features(self) -> NDArray[np.float32]:
+        return self.span.rows[:, :-1] if self.span.bias else self.span.rows
+
+    @property
+    def _ends(self) -> NDArray[np.float32]:
+        return self.span.rows[:, -1] if self.span.bias else np.zeros(len(self.span.rows), np.float32)
+
+    def _split(self, vector: Vector) -> tuple[Vector, Vector]:
+        """Matrix and bias as views; without a bias, one of zeros."""
+        outputs, width = len(self.outputs), self._features.shape[1]
+        matrix = vector[: outputs * width].reshape(outputs, width)
+        return matrix, vector[matrix.size :] if self.span.bias else np.zeros(outputs, np.float32)
+
+
+def find_span(x: NDArray[np.float32], count: int, *, bias: bool) -> Span:
+    """The span of these rows of features by so many eigenvectors, found by powers of a random start.
+
+    (Halko, Martinsson and Tropp, SIAM Review 2011.)
+    """
+    if bias:
+        x = np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1)
+    count = min(count, *x.shape)
+    guess = np.random.default_rng(0).normal(size=(x.shape[1], count + 8)).astype(np.float32)
+    for _ in range(2):
+        guess = np.linalg.qr(x.T @ (x @ guess))[0]
+    seen = (x @ guess).astype(np.float64)
+    values, turn = np.linalg.eigh(seen.T @ seen / len(x))
+    values, rows = values[::-1][:count], (guess @ turn[:, ::-1][:, :count]).T
+    left = float(np.vdot(x, x)) / len(x) - float(values.sum())
+    return Span(
+        np.ascontiguousarray(rows, np.float32), values, max(left, 0.0) / max(x.shape[1] - count, 1), bias
+    )

@@ -1,0 +1,45 @@
+"""DeltaGrad's own rule: every step of a burn-in, then every so manyeth (ICML 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.errors import WrongUse
+from headwater.plan.replay.curvature import Curvature
+from headwater.plan.replay.lbfgs import Lbfgs
+
+
+@dataclass(frozen=True)
+class Published:
+    """Compute the first `burn_in` steps and then one of `period`. The paper takes 5 and 10, or 10 and 10.
+
+    What the errors are makes no difference. With a `period` of 1 every step is computed. Raises `WrongUse`
+    for less.
+    """
+
+    period: int = 5
+    burn_in: int = 10
+
+    def __post_init__(self) -> None:
+        if self.period < 1 or self.burn_in < 0:
+            raise WrongUse(f"period={self.period} must be at least 1, burn_in={self.burn_in} at least 0")
+
+    @property
+    def informed(self) -> bool:
+        return False
+
+    @property
+    def futile(self) -> bool:
+        return False
+
+    def begin(self) -> Published:
+        return self
+
+    def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
+        return Lbfgs(pairs=2)
+
+    def exact(self, step: int) -> bool:
+        return step <= self.burn_in or (step - self.burn_in) % self.period == 0
+
+    def observe(self, error: float) -> None:
+        return None

@@ -1,0 +1,1 @@
+"""Journals of training runs, and what they are for: the weights after a change of the data."""

@@ -1,0 +1,203 @@
+"""Following a recorded run with other samples: how far its weights move away, step by step.
+
+With w the weights of the recorded run, w + v those of the run that is looked for, and a batch of n samples
+of which some leave and some join, so that n' are left,
+
+    gradient'(w + v) - gradient(w) = (n y + (leaving - joining) g - sum over leaving + sum over joining) / n'
+
+where y is how the mean gradient of the old batch changes from w to w + v, g is what the journal has for it,
+and the sums are gradients of single samples at w + v. An exact step computes y over the whole batch, an
+approximate one predicts it from exact steps before (DeltaGrad, ICML 2020). Only v is computed, from
+differences alone, so that one sample of a million is followed as precisely as a tenth of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from headwater.plan.replay import Course, Inertia, Policy, ReplayPlan
+from headwater.train.replay.motion import Motion
+from headwater.train.replay.objective import Vector
+from headwater.train.replay.reading import Moment
+from headwater.train.replay.request import Request
+from headwater.train.replay.visits import Rows, Visit
+from headwater.train.replay.writer import JournalWriter
+
+_SKETCHED = 512
+"""Samples by which the Hessian is sketched."""
+_PATIENCE = 0.2
+"""The share by which a run goes on until the sketch is renewed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """Where the weights end, how far from the old ones, with which velocity; what was decided; rows it took.
+
+    `error` is how far off the weights may be.
+    """
+
+    place: Vector
+    moved: Vector
+    speed: Vector | None
+    plan: ReplayPlan
+    error: float
+    rows: int
+
+
+class Follower:
+    """Walks along a journal with a request; writes the journal of the new run if there is a writer."""
+
+    def __init__(self, request: Request, policy: Policy, *, writer: JournalWriter | None = None) -> None:
+        self._request, self._file, self._writer = request, request.journal.file, writer
+        self._objective, self._data = request.journal.objective, request.data
+        self._rule = rule = request.journal.rule
+        self._old = request.journal.motion_at(0)
+        self._offset = Motion(rule, np.zeros(rule.size, np.float32))
+        inertia = Inertia(rule.momentum, rule.mean(np.array(rule.decays)))
+        convex = not self._objective.experimental
+        self._course = Course(policy, inertia, size=rule.size, noisy=not request.whole, convex=convex)
+        self._sketch = self._objective.sketch(request.some(_SKETCHED)) if self._course.informed else None
+        self._first = self._look_at = 0
+        self._moved = False
+        self._alone: Motion | None = None
+        """The new run, once it is trained and not followed any more."""
+        self._alone_from = self._rows = 0
+        self._exact: list[int] = []
+
+    def follow(self) -> Followed:
+        """To the end of the run."""
+        file, (first, visits) = self._file, self._request.walk()
+        begin = 0 if self._writer is not None else file.mark_before(first)[0]
+        self._first = first
+        for visit, moment in zip(islice(visits, begin, None), file.moments(begin), strict=True):
+            if visit.number % file.header.every == 0:
+                self._old.set(*file.mark_before(visit.number)[1:])
+            self._begin_note()
+            gradient = self._step(visit, moment)
+            if self._writer is not None:
+                self._writer.step(gradient, moment.rates)
+        self._old.set(*file.mark_before(len(file))[1:])
+        return self._finish(first)
+
+    def _step(self, visit: Visit, moment: Moment) -> Vector | None:
+        """Both runs, one step on; the mean gradient of the new one, None if it does not move."""
+        if self._alone is not None:
+            self._exact.append(visit.number)
+            return self._train(self._alone, visit, moment)
+        if not self._moved and not visit.changed:
+            return self._repeat(moment)
+        if moment.gradient is None or not visit.now:
+            return self._part(visit, moment)
+        return self._follow(visit, moment, moment.gradient)
+
+    def _repeat(self, moment: Moment) -> Vector | None:
+        """A step that is as it was, before the first that sees a change."""
+        if moment.gradient is not None:
+            self._old.step(moment.gradient, moment.rates)
+        return moment.gradient
+
+    def _part(self, visit: Visit, moment: Moment) -> Vector | None:
+        """Only one of both runs moves, or none: the other has nobody in its batch."""
+        new = self._new()
+        gradient = self._train(new, visit, moment)
+        self._repeat(moment)
+        self._offset.set(new.place - self._old.place, new.speed - self._old.speed)
+        self._moved = True
+        self._exact.append(visit.number)
+        return gradient
+
+    def _follow(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector | None:
+        if visit.now <= len(visit.leaving):  # few are left: all that is known of the others does not help
+            change = self._mean(visit, self._old.place + self._offset.place) - gradient
+            self._exact.append(visit.number)
+        else:
+            change = self._change(visit, moment, gradient)
+        self._offset.step(change, moment.rates)
+        self._old.step(gradient, moment.rates)
+        self._moved = True
+        if self._course.futile:
+            self._alone, self._alone_from = self._new(), visit.number + 1
+        return None if self._writer is None else gradient + change
+
+    def _change(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
+        """How the mean gradient of the batch differs between both runs."""
+        change = self._react(visit, moment, gradient)
+        if visit.changed:
+            place = self._old.place + self._offset.place
+            change *= np.float32(visit.size)
+            change += np.float32(len(visit.leaving) - len(visit.joining)) * gradient
+            if len(visit.leaving):
+                change -= self._sum(visit.leaving, place)
+            if len(visit.joining):
+                change += self._sum(visit.joining, place)
+            change /= np.float32(visit.now)
+        return change
+
+    def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
+        """How the mean gradient of the old batch changes with the offset, computed or predicted."""
+        if not self._moved:
+            return np.zeros_like(gradient)
+        rate, offset = self._rule.mean(moment.rates), self._offset.place
+        if not self._course.next_is_exact():
+            return self._course.predict(offset, rate)
+        self._inform(visit.number)
+        known, size = gradient * np.float32(visit.size), np.float32(visit.size)
+        parts = self._data.parts(visit.members)
+        change = self._objective.change(self._old.place, offset, parts, known=known) / size
+        self._course.learn(offset, change, rate)
+        self._exact.append(visit.number)
+        self._rows += visit.size
+        return change
+
+    def _inform(self, step: int) -> None:
+        """Look at the Hessian anew, often in the beginning and then less and less, as it changes."""
+        if self._sketch is not None and step >= self._look_at:
+            self._course.assume(self._sketch.at(self._old.place))
+            self._look_at = step + 1 + int(_PATIENCE * (step - self._first))
+
+    def _train(self, new: Motion, visit: Visit, moment: Moment) -> Vector | None:
+        """A step of the new run by itself."""
+        if not visit.now:
+            return None
+        gradient = self._mean(visit, new.place)
+        new.step(gradient, moment.rates)
+        return gradient
+
+    def _mean(self, visit: Visit, place: Vector) -> Vector:
+        """The gradient over all that are in the batch after the change."""
+        mean: Vector = self._sum(visit.remaining, place) / np.float32(visit.now)
+        return mean
+
+    def _sum(self, rows: Rows | slice, place: Vector) -> Vector:
+        self._rows += rows.stop if isinstance(rows, slice) else len(rows)
+        return self._objective.gradient(place, self._data.parts(rows))
+
+    def _new(self) -> Motion:
+        """The new run as it is now."""
+        old, offset = self._old, self._offset
+        return Motion(self._rule, old.place + offset.place, old.speed + offset.speed)
+
+    def _begin_note(self) -> None:
+        if self._writer is not None and self._writer.wants_mark:
+            new = self._alone or self._new()
+            self._writer.mark(new.place, new.kept_speed)
+
+    def _finish(self, first: int) -> Followed:
+        new = self._alone or self._new()
+        note = ""
+        if self._alone is not None:
+            note = f"from step {self._alone_from:,} on all were computed: approximating would not have paid"
+        length = float(np.linalg.norm(new.place - self._request.journal.origin))
+        error = self._course.error + self._file.seal.error
+        plan = ReplayPlan(
+            steps=len(self._file),
+            first=first,
+            exact=tuple(self._exact),
+            error=error / length if length > 0 else 0.0,
+            note=note,
+        )
+        moved = self._offset.place if self._alone is None else new.place - self._old.place
+        return Followed(new.place, moved, new.kept_speed, plan, error, self._rows)

@@ -1,0 +1,165 @@
+"""`hw.retrain`: the weights of a run if other samples had been there, by one of several methods."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from headwater.errors import WrongUse
+from headwater.plan.replay import Adaptive, Policy, ReplayPlan
+from headwater.train.replay.following import Follower
+from headwater.train.replay.influence import move_by_influence
+from headwater.train.replay.journal import Journal
+from headwater.train.replay.keeping import writing
+from headwater.train.replay.objective import Vector
+from headwater.train.replay.outcome import Retrained
+from headwater.train.replay.request import Request
+from headwater.train.replay.training import Trainer
+from headwater.train.replay.writer import JournalWriter
+
+TOLERANCE, LIMIT = 0.01, 0.1
+_WARM = 0.1
+"""The share of the run's steps that a warm start makes once more."""
+
+
+def retrain(
+    journal: Journal,
+    remove: Iterable[int] = (),
+    add: Iterable[int] = (),
+    *,
+    method: str = "replay",
+    tolerance: float | None = None,
+    limit: float = LIMIT,
+    policy: Policy | None = None,
+    keep: str | os.PathLike[str] | None = None,
+) -> Retrained:
+    """The weights of the recorded run without the samples `remove` and with the samples `add`, by their ids.
+
+    Batches are those of the run: who goes leaves a hole, who comes joins batches by its id. Methods are
+    `replay`, `exact` (every step computed again), `warm` (a tenth of the steps once more, from the old
+    weights) and `influence` (one Newton step). A replay computes as many steps as the `tolerance` asks for,
+    a share of how far the weights move (0.01 unless told), or those that a `policy` names; where the
+    estimated error passes the `limit`, it is done again exactly. `keep` is a file for the journal of the
+    new run, which serves the next request, and may replace the old one. Raises `WrongUse` for samples that
+    are not there, or are already.
+    """
+    if method not in METHODS:
+        raise WrongUse(f"method is {method!r}; it may be {', '.join(METHODS)}")
+    if policy is not None and tolerance is not None:
+        raise WrongUse("tolerance and policy are two ways to say the same; give one")
+    if not limit > 0:
+        raise WrongUse(f"limit is {limit}; it must be above 0")
+    begun = time.process_time()
+    wish = Wish(
+        Request.make(journal, remove, add), policy or Adaptive(tolerance or TOLERANCE), limit, _path(keep)
+    )
+    done = METHODS[method](wish)
+    return replace(done, seconds=time.process_time() - begun)
+
+
+@dataclass(frozen=True, eq=False)
+class Wish:
+    """A request, and how it is to be met."""
+
+    request: Request
+    policy: Policy
+    limit: float
+    keep: Path | None
+
+    def outcome(self, method: str, weights: Vector, *, rows: int, error: float | None) -> Retrained:
+        """What is the same for all methods; the time is filled in later."""
+        journal = self.request.journal
+        moved = weights - journal.weights
+        return Retrained(
+            method=method,
+            weights=weights,
+            tensors=journal.objective.name_weights(weights),
+            moved=moved,
+            change=float(np.linalg.norm(moved)),
+            work=rows / max(self.request.rows, 1),
+            seconds=0.0,
+            error=error,
+            journal=self.keep,
+            experimental=journal.objective.experimental,
+        )
+
+
+def _replay(wish: Wish) -> Retrained:
+    """Followed; trained again if the estimated error is too large."""
+    try:
+        with _journal(wish, followed=True) as writer:
+            found = Follower(wish.request, wish.policy, writer=writer).follow()
+            if found.plan.error > wish.limit:
+                raise _TooFar(found.plan, found.rows)
+            if writer is not None:
+                writer.seal(found.place, found.speed, error=found.error)
+    except _TooFar as far:
+        return _instead(wish, far)
+    done = wish.outcome("replay", found.place, rows=found.rows, error=found.plan.error)
+    return replace(done, plan=found.plan, moved=found.moved)
+
+
+def _instead(wish: Wish, far: _TooFar) -> Retrained:
+    done = _exact(wish)
+    reason = (
+        f"replay was given up: its estimated error, {far.plan.error:.2g} of the change, is above the limit "
+        f"of {wish.limit:g}"
+    )
+    work = done.work + far.rows / max(wish.request.rows, 1)
+    return replace(done, plan=far.plan, reason=reason, work=work)
+
+
+def _exact(wish: Wish) -> Retrained:
+    with _journal(wish, followed=False) as writer:
+        found = Trainer(wish.request, writer=writer).again()
+        if writer is not None:
+            writer.seal(found.place, found.speed)
+    return wish.outcome("exact", found.place, rows=found.rows, error=0.0)
+
+
+def _warm(wish: Wish) -> Retrained:
+    _refuse_journal(wish, "warm")
+    steps = max(1, round(_WARM * wish.request.journal.steps))
+    found = Trainer(wish.request).last(steps)
+    return wish.outcome("warm", found.place, rows=found.rows, error=None)
+
+
+def _influence(wish: Wish) -> Retrained:
+    _refuse_journal(wish, "influence")
+    weights, rows = move_by_influence(wish.request)
+    return wish.outcome("influence", weights, rows=rows, error=None)
+
+
+METHODS: dict[str, Callable[[Wish], Retrained]] = {
+    "replay": _replay,
+    "exact": _exact,
+    "warm": _warm,
+    "influence": _influence,
+}
+
+
+class _TooFar(Exception):  # never leaves this module
+    def __init__(self, plan: ReplayPlan, rows: int) -> None:
+        super().__init__(plan, rows)
+        self.plan, self.rows = plan, rows
+
+
+def _journal(wish: Wish, *, followed: bool) -> AbstractContextManager[JournalWriter | None]:
+    if wish.keep is None:
+        return nullcontext()
+    return writing(wish.request, wish.keep, followed=followed)
+
+
+def _refuse_journal(wish: Wish, method: str) -> None:
+    if wish.keep is not None:
+        raise WrongUse(f"{method} gives weights, and no run that could be replayed; leave out keep")
+
+
+def _path(keep: str | os.PathLike[str] | None) -> Path | None:
+    return None if keep is None else Path(keep)

@@ -1,0 +1,86 @@
+"""Training again, step by step, with the samples that are there after a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from headwater.train.replay.features import Features
+from headwater.train.replay.motion import Motion
+from headwater.train.replay.objective import Vector
+from headwater.train.replay.reading import Moment
+from headwater.train.replay.request import Request
+from headwater.train.replay.visits import Visit
+from headwater.train.replay.writer import JournalWriter
+
+Steps = Iterable[tuple[Visit, Moment]]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Where the weights end, with which velocity; the step that they were trained from; rows that it took."""
+
+    place: Vector
+    speed: Vector | None
+    begin: int
+    rows: int
+
+
+class Trainer:
+    """Makes steps with the samples that are left; with a writer it keeps a journal of them."""
+
+    def __init__(self, request: Request, *, writer: JournalWriter | None = None) -> None:
+        self._request, self._writer = request, writer
+        self._objective, self._rows = request.journal.objective, 0
+        # With a full batch one copy of what is left is gone through in each step, instead of a selection.
+        self._everything: Features | None = request.left if request.whole else None
+
+    def again(self) -> Trained:
+        """The whole run. Steps before the last mark that saw no change yet are taken over as they were."""
+        journal, (first, visits) = self._request.journal, self._request.walk()
+        begin = journal.file.mark_before(first)[0]
+        start = 0 if self._writer is not None else begin
+        steps = zip(islice(visits, start, None), journal.file.moments(start), strict=True)
+        if self._writer is not None:
+            self._take_over(islice(steps, begin), self._writer)
+        return self._train(steps, journal.motion_at(begin), begin)
+
+    def last(self, count: int) -> Trained:
+        """So many steps more, those that the run ended with, from where it ended."""
+        journal, (_, visits) = self._request.journal, self._request.walk()
+        begin = max(0, journal.steps - count)
+        mark = journal.file.mark_before(begin)[0]
+        moments = islice(journal.file.moments(mark), begin - mark, None)
+        steps = zip(islice(visits, begin, None), moments, strict=True)
+        return self._train(steps, journal.motion_at(journal.steps), begin)
+
+    def _take_over(self, steps: Steps, writer: JournalWriter) -> None:
+        for visit, moment in steps:
+            if writer.wants_mark:
+                writer.mark(*self._request.journal.file.mark_before(visit.number)[1:])
+            writer.step(moment.gradient, moment.rates)
+
+    def _train(self, steps: Steps, motion: Motion, begin: int) -> Trained:
+        for visit, moment in steps:
+            if self._writer is not None and self._writer.wants_mark:
+                self._writer.mark(motion.place, motion.kept_speed)
+            gradient = self._mean(visit, motion.place)
+            if gradient is not None:
+                motion.step(gradient, moment.rates)
+            if self._writer is not None:
+                self._writer.step(gradient, moment.rates)
+        return Trained(motion.place, motion.kept_speed, begin, self._rows)
+
+    def _mean(self, visit: Visit, place: Vector) -> Vector | None:
+        if not visit.now:
+            return None
+        if self._everything is not None:
+            parts = self._everything.parts(slice(0, visit.now))
+        else:
+            parts = self._request.data.parts(visit.remaining)
+        self._rows += visit.now
+        mean: Vector = self._objective.gradient(place, parts) / np.float32(visit.now)
+        return mean

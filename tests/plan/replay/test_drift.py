@@ -1,0 +1,71 @@
+"""How far a replay may be off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headwater.plan.replay.drift import Drift, Inertia
+from headwater.plan.replay.lbfgs import Lbfgs
+
+SIZE = 3
+AWAY = np.array([1.0, 2.0, -1.0], np.float32)
+LENGTH = float(np.linalg.norm(AWAY))
+
+
+class Flat(Lbfgs):
+    """Nothing bends, so nothing pulls errors back."""
+
+    def respond(self, vector: np.ndarray, response: object) -> np.ndarray:
+        return vector * np.float32(response(np.zeros(1))[0])  # type: ignore[operator]
+
+
+def drift(momentum: float = 0.0, *, noisy: bool = False) -> Drift:
+    return Drift(Inertia(momentum), SIZE, noisy=noisy)
+
+
+def test_errors_grow_evenly_from_one_computed_step_to_the_next() -> None:
+    found = drift()
+    for rate in (0.5, 0.5, 0.2):
+        found.approximated(rate)
+    found.computed(0.5, 4 * AWAY, Flat())
+    assert found.length == pytest.approx((0.5 * 1 + 0.5 * 2 + 0.2 * 3) * LENGTH, rel=1e-5)
+
+
+def test_steps_that_are_all_computed_have_no_error() -> None:
+    found = drift()
+    for _ in range(5):
+        found.computed(1.0, AWAY, Flat())
+    assert found.length == 0
+
+
+def test_errors_to_both_sides_do_not_count_twice() -> None:
+    found = drift()
+    for sign in (1, -1) * 10:
+        found.approximated(1.0)
+        found.computed(1.0, np.float32(sign) * AWAY, Flat())
+    assert found.length < 1e-5
+    found.approximated(1.0)
+    found.computed(1.0, AWAY, Flat())
+    assert found.length == pytest.approx(0.5 * LENGTH, rel=1e-5)
+
+
+def test_momentum_carries_an_error_on_and_noise_adds_to_it() -> None:
+    lengths = []
+    for each in (drift(), drift(0.9), drift(noisy=True)):
+        each.approximated(1.0)
+        each.computed(1.0, AWAY, Flat())
+        lengths.append(each.length)
+    assert lengths[1] == pytest.approx(10 * lengths[0], rel=1e-5)
+    assert lengths[2] == pytest.approx(2.5 * lengths[0], rel=1e-5)
+
+
+def test_what_bends_pulls_errors_back() -> None:
+    bent = Lbfgs()
+    bent.observe(AWAY, 2 * AWAY)
+    found = drift()
+    found.approximated(1.0)
+    found.computed(1.0, AWAY, bent)
+    before = found.length
+    found.computed(1.0, 0 * AWAY, bent)
+    assert found.length == pytest.approx(before * np.exp(-0.3 * 2), rel=1e-4)

@@ -1,0 +1,89 @@
+"""When a step is computed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from headwater.errors import WrongUse
+from headwater.plan.replay import Adaptive, Lbfgs, Published, Secants
+
+
+def run(policy: Adaptive | Published, errors: list[float], steps: int = 200) -> list[int]:
+    """Steps that are computed, if the errors come one after the other and the last stays."""
+    decider, exact = policy.begin(), []
+    for step in range(1, steps):
+        if decider.exact(step):
+            decider.observe(errors[min(len(exact), len(errors) - 1)])
+            exact.append(step)
+    return exact
+
+
+def test_the_published_rule() -> None:
+    assert run(Published(period=5, burn_in=10), [9.0], steps=32) == [*range(1, 11), 15, 20, 25, 30]
+
+
+def test_a_period_of_one_computes_everything() -> None:
+    assert run(Published(period=1, burn_in=0), [0.0], steps=20) == list(range(1, 20))
+
+
+def test_the_published_rule_predicts_as_published() -> None:
+    for noisy in (False, True):
+        assert isinstance(Published().curvature(noisy=noisy, convex=True), Lbfgs)
+    assert not Published().informed
+
+
+def test_small_errors_lengthen_the_period() -> None:
+    exact = run(Adaptive(tolerance=0.01, burn_in=4, longest=20), [0.0])
+    gaps = [after - before for before, after in pairwise(exact)]
+    assert exact[:5] == [1, 2, 3, 4, 6]
+    assert gaps == sorted(gaps)
+    assert max(gaps) == 20
+
+
+def test_large_errors_shorten_it_and_end_in_computing_everything() -> None:
+    policy = Adaptive(tolerance=0.01)
+    exact = run(policy, [0.0] * 12 + [0.5], steps=400)
+    gaps = [after - before for before, after in pairwise(exact)]
+    assert max(gaps) > 5
+    assert gaps[-1] == 1
+
+
+def test_errors_between_leave_it_alone() -> None:
+    policy = Adaptive(tolerance=0.01)
+    exact = run(policy, [0.0] * 8 + [0.007])
+    gaps = [after - before for before, after in pairwise(exact)]
+    assert len(set(gaps[-4:])) == 1
+
+
+def test_it_is_futile_where_everything_is_computed_for_long() -> None:
+    policy = Adaptive(tolerance=0.01, burn_in=2)
+    decider = policy.begin()
+    for step in range(1, 10):
+        assert decider.exact(step) or step > 2
+        decider.observe(1.0)
+    assert not decider.futile
+    for step in range(10, 40):
+        if decider.exact(step):
+            decider.observe(1.0)
+    assert decider.futile
+    assert not Published(1, 0).begin().futile
+
+
+def test_a_tolerance_is_kept_with_all_that_is_known() -> None:
+    for noisy in (False, True):
+        assert isinstance(Adaptive().curvature(noisy=noisy, convex=True), Secants)
+        assert isinstance(Adaptive().curvature(noisy=noisy, convex=False), Lbfgs)
+    assert Adaptive().informed
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1.0, float("nan")])
+def test_tolerances_that_cannot_be(tolerance: float) -> None:
+    with pytest.raises(WrongUse, match="between 0 and 1"):
+        Adaptive(tolerance)
+
+
+def test_periods_that_cannot_be() -> None:
+    with pytest.raises(WrongUse, match="at least 1"):
+        Published(period=0)
