@@ -7,8 +7,7 @@ in the span of S, of which the change is known, and a rest, of which A is asked:
 
 Where a run is followed, v moves slowly, so nearly all of it lies in that span: the curve of (v, y) is
 extrapolated to the order of the number of pairs, as in Anderson's mixing (JACM 1965). L-BFGS asks for
-symmetry
-as well, and keeps less of the pairs before the last.
+symmetry as well, and keeps less of the pairs before the last.
 """
 
 from __future__ import annotations
