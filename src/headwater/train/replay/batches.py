@@ -197,9 +197,9 @@ KINDS = {"full": FullBatch, "minibatches": Minibatches, "runs": OverlappedRuns}
 
 def describe(batches: Batches) -> dict[str, Any]:
     """As a journal holds it."""
-    for name, kind in KINDS.items():
-        if isinstance(batches, kind):
-            return {"kind": name, **asdict(batches)}
+    if isinstance(batches, FullBatch | Minibatches | OverlappedRuns):
+        name = next(name for name, kind in KINDS.items() if kind is type(batches))
+        return {"kind": name, **asdict(batches)}
     raise WrongUse(f"batches are {type(batches).__name__}; a journal knows {', '.join(_names())}")
 
 
