@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datasets import Photo, make_photos, write_folder, write_parquets, write_tars
-from labelled import Kind, Templates, make_templates
+from labelled import KINDS, Kind, Templates, make_templates
 from postgres import Postgres, run_postgres
 from seaweed import S3Server, run_server
 
@@ -101,9 +101,15 @@ def label_templates(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
     return make_templates(tmp_path_factory.mktemp("labels"), postgres)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def label_kind(request: pytest.FixtureRequest, label_templates: Templates, tmp_path: Path) -> Kind:
     """Both kinds of label database, for tests that run in the same way on each."""
-    if request.param == "sqlite":
-        return label_templates.sqlite_kind(tmp_path)
-    return label_templates.postgresql_kind()
+    return label_templates.kind(request.param, tmp_path)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared_label_kind(
+    request: pytest.FixtureRequest, label_templates: Templates, tmp_path_factory: pytest.TempPathFactory
+) -> Kind:
+    """The same for what all tests of a module share; none of them may use `label_kind` then."""
+    return label_templates.kind(request.param, tmp_path_factory.mktemp("labels"))

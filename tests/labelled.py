@@ -33,6 +33,9 @@ class Clock:
         return float(next(self._ticks))
 
 
+KINDS = ("sqlite", "postgresql")
+
+
 @dataclass(frozen=True)
 class Kind:
     """One of the databases that the contract holds for; `make` gives the address of one without a row.
@@ -46,6 +49,10 @@ class Kind:
     def open(self) -> LabelDatabase:
         return open_database(self.make(), clock=Clock())
 
+    def of_a_store(self) -> str | None:
+        """The `labels` of a store; None for SQLite, of which a store has a file of its own."""
+        return None if self.name == "sqlite" else self.make()
+
 
 @dataclass(frozen=True)
 class Templates:
@@ -54,6 +61,10 @@ class Templates:
     sqlite: Path
     postgresql: str
     server: Postgres
+
+    def kind(self, name: str, folder: Path) -> Kind:
+        """One of `KINDS`."""
+        return self.sqlite_kind(folder) if name == "sqlite" else self.postgresql_kind()
 
     def sqlite_kind(self, folder: Path) -> Kind:
         """Each a copy in the folder."""

@@ -55,16 +55,25 @@ class Workshop:
 
 @contextmanager
 def open_workshop(
-    photos: Path, state: Path, *, cores: float = 64, feature_bytes: int = 1 << 20, image_bytes: int = 0
+    photos: Path,
+    state: Path,
+    *,
+    labels: str | None = None,
+    cores: float = 64,
+    feature_bytes: int = 1 << 20,
+    image_bytes: int = 0,
 ) -> Iterator[Workshop]:
-    """A dataset `photos`, one worker, and as many cores as are named, which need not be there."""
+    """A dataset `photos`, one worker, and as many cores as are named, which need not be there.
+
+    `labels` is the URL of a label database; without it there is one in the state's folder.
+    """
     budget, ledger, bucket = Budget(cores=2), Ledger(), Cores(cores)
     workers = Workers(1, limits=Limits(), arena_bytes=16 << 20)
     workers.catalogue = {"decode": "not compared"}  # or the first worker would load torch to find out
     store = LocalStore(open_source(str(photos), options=SourceOptions()))
     turnstile = Turnstile(budget.requests, budget.memory)
     desk = Desk({"photos": store}, budget, turnstile, Pacing(bucket), Prefix(workers, bucket, ledger), ledger)
-    with State(state) as held:
+    with State(state, labels=labels) as held:
         studios = Studios(held, desk, bucket, feature_bytes=feature_bytes, image_bytes=image_bytes)
         try:
             yield Workshop(desk, bucket, workers, held, studios)

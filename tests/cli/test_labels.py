@@ -15,14 +15,14 @@ import pytest
 import headwater as hw
 from headwater.cli import run
 from headwater.store.labels import LabelRows, Source, open_labels
-from labelled import announce, digest, human, predicted
+from labelled import Kind, announce, digest, human, predicted
 from stores import running_daemon
 
 
 @pytest.fixture
-def place(photo_folder: Path, tmp_path: Path) -> Path:
+def place(photo_folder: Path, label_kind: Kind) -> str:
     """The labels of a folder of photos as imports, then of two models, and one correction by hand."""
-    data, path = hw.open(photo_folder), tmp_path / "labels.db"
+    data, path = hw.open(photo_folder), label_kind.make()
     with closing(open_labels(path)) as database:
         first, second = announce(database, 1), announce(database, 2)
         database.enrol("photos", data.ids[:10], data.labels[:10], class_names=data.classes)
@@ -52,7 +52,7 @@ def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def labels(say: Callable[..., Said], place: Path) -> Callable[..., dict[str, Any]]:
+def labels(say: Callable[..., Said], place: str) -> Callable[..., dict[str, Any]]:
     """The document of `headwater labels VERB photos ...` about that database."""
 
     def ask(verb: str, *words: object) -> dict[str, Any]:
@@ -81,13 +81,13 @@ def test_search(labels: Any, photo_folder: Path) -> None:
     assert labels("search", "--older-than", digest(2), "--margin", "..0.5")["rows"] == []
 
 
-def test_counts_and_the_table(labels: Any, headwater: Any, place: Path, photo_folder: Path) -> None:
+def test_counts_and_the_table(labels: Any, headwater: Any, place: str, photo_folder: Path) -> None:
     data = hw.open(photo_folder)
     found = labels("counts")
     assert sum(found["total"].values()) == len(data)
     assert found["total"]["human"] == 1
     assert tuple(found["classes"]) == data.classes
-    done = headwater("labels", "counts", "photos", env={"HEADWATER_LABELS": str(place)})
+    done = headwater("labels", "counts", "photos", env={"HEADWATER_LABELS": place})
     assert done.returncode == 0
     assert "together" in done.stdout
     assert all(name in done.stdout for name in data.classes)
@@ -111,7 +111,7 @@ def test_diff_and_review(labels: Any, photo_folder: Path) -> None:
     assert len(labels("review", "--by", "models", "--limit", 2)["rows"]) == 2
 
 
-def test_set_rename_merge_undo_log(labels: Any, photo_folder: Path, place: Path) -> None:
+def test_set_rename_merge_undo_log(labels: Any, photo_folder: Path, place: str) -> None:
     data = hw.open(photo_folder)
     key, sample = data[3].key, data[3].id
     labels("set", key, data.classes[1], "--by", "anna", "--data", photo_folder)
@@ -134,7 +134,7 @@ def test_set_rename_merge_undo_log(labels: Any, photo_folder: Path, place: Path)
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
 def test_export_and_import(
-    labels: Any, say: Any, place: Path, photo_folder: Path, tmp_path: Path, suffix: str
+    labels: Any, say: Any, place: str, photo_folder: Path, tmp_path: Path, suffix: str
 ) -> None:
     count = len(hw.open(photo_folder))
     file, other = tmp_path / f"out.{suffix}", tmp_path / "other.db"
@@ -151,7 +151,7 @@ def test_export_and_import(
         assert [version.digest for version in database.models()] == [digest(1), digest(2)]
 
 
-def test_what_is_wrong_is_said(say: Any, place: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_said(say: Any, place: str, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("sample,label\nfive,bee\n")
     cases = [
         (("counts", "fotos", "--db", place), 1, "no labels are kept of a dataset 'fotos'"),
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_said(say: Any, place: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
-def test_tables_show_the_same(say: Any, place: Path, photo_folder: Path) -> None:
+def test_tables_show_the_same(say: Any, place: str, photo_folder: Path) -> None:
     data = hw.open(photo_folder)
     said = {
         ("search", "photos", "--limit", "3", "--data", str(photo_folder)): ".jpg",
@@ -206,15 +206,20 @@ def test_the_command_line_loads_no_database() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
+ONE_KIND = pytest.mark.parametrize("label_kind", ["sqlite"], indirect=True)
+"""What a store sends of each kind, the tests of its client say."""
+
+
 @pytest.fixture
-def store(place: Path, photo_folder: Path, tmp_path: Path) -> Iterator[str]:
+def store(place: str, photo_folder: Path, tmp_path: Path) -> Iterator[str]:
     """The address of one that keeps these labels."""
-    with running_daemon({"photos": photo_folder}, state=tmp_path / "state", labels=str(place)) as daemon:
+    with running_daemon({"photos": photo_folder}, state=tmp_path / "state", labels=place) as daemon:
         yield daemon.serving.address
 
 
+@ONE_KIND
 def test_what_a_store_sends_is_what_its_database_has(
-    say: Callable[..., Said], labels: Any, store: str, place: Path, photo_folder: Path, tmp_path: Path
+    say: Callable[..., Said], labels: Any, store: str, place: str, photo_folder: Path, tmp_path: Path
 ) -> None:
     """Counts, searches and exports; all else is done in the database itself."""
 
@@ -251,8 +256,12 @@ def test_what_a_store_does_not_send(say: Callable[..., Said], words: tuple[str, 
     assert "searches, counts and exports what it sends" in errors
 
 
-def test_a_store_that_is_not_there(say: Callable[..., Said], store: str) -> None:
+def test_a_store_that_is_not_there(say: Callable[..., Said]) -> None:
     assert say("counts", "photos", "--db", "grpc://127.0.0.1:1")[0] == 3
+
+
+@ONE_KIND
+def test_what_is_not_at_a_store(say: Callable[..., Said], store: str) -> None:
     code, _, errors = say("counts", "fotos", "--db", store)
     assert (code, "no dataset 'fotos'" in errors) == (1, True)
     code, _, errors = say("search", "photos", "--class", "dog", "--db", store)

@@ -23,7 +23,7 @@ from headwater.store.labels.database import LabelDatabase
 from headwater.store.labels.page import LabelPage
 from headwater.store.labels.wanted import LabelQuery
 from headwater.store.server.daemon import Daemon
-from labelled import announce, digest, human, predicted
+from labelled import Kind, announce, digest, human, predicted
 from relabelling import write_photos
 from stores import running_daemon, write_tokens
 
@@ -40,11 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def database(folder: Path) -> Iterator[LabelDatabase]:
-    """What the store keeps, looked at on its own machine while it runs."""
+def place(shared_label_kind: Kind) -> str:
+    return shared_label_kind.make()
+
+
+@pytest.fixture(scope="module")
+def database(folder: Path, place: str) -> Iterator[LabelDatabase]:
+    """What the store keeps, looked at while it runs."""
     ids = hw.open(folder / "photos").ids
-    (folder / "state").mkdir()
-    with closing(open_labels(folder / "state" / "labels.db")) as made:
+    with closing(open_labels(place)) as made:
         numbers = made.adopt("photos", ["ant", "bee", "cat"])
         rows = predicted(
             ids, numbers[np.arange(COUNT) % 3], announce(made, 1), scores=np.linspace(0, 1, COUNT)
@@ -55,9 +59,9 @@ def database(folder: Path) -> Iterator[LabelDatabase]:
 
 
 @pytest.fixture(scope="module")
-def daemon(folder: Path, database: LabelDatabase) -> Iterator[Daemon]:
+def daemon(folder: Path, database: LabelDatabase, place: str) -> Iterator[Daemon]:
     served = {"photos": folder / "photos", "bare": folder / "bare"}
-    with running_daemon(served, state=folder / "state") as made:
+    with running_daemon(served, state=folder / "state", labels=place) as made:
         yield made
 
 
@@ -175,8 +179,9 @@ def test_the_address_of_another_dataset(daemon: Daemon) -> None:
         assert store.counts("photos")
 
 
+@pytest.mark.parametrize("shared_label_kind", ["sqlite"], indirect=True)
 def test_who_may_read_the_samples_may_read_their_labels(
-    folder: Path, database: LabelDatabase, tmp_path: Path
+    folder: Path, database: LabelDatabase, place: str, tmp_path: Path
 ) -> None:
     """And nobody else."""
     secrets = {"reader": "r" * 32, "labeller": "l" * 32, "elsewhere": "e" * 32}
@@ -186,10 +191,8 @@ def test_who_may_read_the_samples_may_read_their_labels(
         labeller={"secret": secrets["labeller"], "scopes": ["labels", "jobs", "models", "admin"]},
         elsewhere={"secret": secrets["elsewhere"], "scopes": ["read"], "datasets": ["bare"]},
     )
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "labels.db").symlink_to(folder / "state" / "labels.db")
     served = {"photos": folder / "photos", "bare": folder / "bare"}
-    with running_daemon(served, state=tmp_path / "state", token_file=tokens) as daemon:
+    with running_daemon(served, state=tmp_path / "state", labels=place, token_file=tokens) as daemon:
         version = daemon.serving.datasets["photos"][1]
         for name, secret in secrets.items():
             connection = Connection(Address.parse(daemon.serving.address), Secret(secret), QUICK)
@@ -201,7 +204,7 @@ def test_who_may_read_the_samples_may_read_their_labels(
                 source.page()
 
 
-def test_a_store_that_is_gone(folder: Path, database: LabelDatabase) -> None:
+def test_a_store_that_is_gone(folder: Path) -> None:
     with running_daemon({"photos": folder / "photos"}) as daemon:
         source = reader(daemon, Link(deadline_seconds=1, give_up_seconds=1))
         with pytest.raises(LabelError, match="this store keeps no labels"):

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from headwater.store.server.inbox import Kept
 from headwater.store.server.keeping import Keeper, Opinion
 from headwater.store.server.shard import Arrival
 from headwater.store.server.state import State
+from labelled import Kind
 from relabelling import CLASSES, small_model
 
 RNG = np.random.default_rng(4)
@@ -47,11 +49,20 @@ def keep(keeper: Keeper, batch: list[Arrival], version: ModelVersion) -> list[Ke
     return keeper.keep("photos", batch, Opinion(version, labels, numbers, numbers))
 
 
-def work(folder: Path, version: ModelVersion, told: Callable[[Any], object], *, begin: int = 0) -> None:
+@dataclass(frozen=True)
+class Site:
+    """A state's folder, the URL of its labels if they are elsewhere, and the version that labels."""
+
+    folder: Path
+    labels: str | None
+    version: ModelVersion
+
+
+def work(site: Site, told: Callable[[Any], object], *, begin: int = 0) -> None:
     """Keep images in three goes, or from one of them on, and seal after each but the first."""
-    with State(folder) as state, closing(Keeper(state, ["photos"])) as keeper:
+    with State(site.folder, labels=site.labels) as state, closing(Keeper(state, ["photos"])) as keeper:
         for number, batch in enumerate(BATCHES[begin:], begin):
-            kept = keep(keeper, batch, version)
+            kept = keep(keeper, batch, site.version)
             told([[one.id, arrival.digest] for one, arrival in zip(kept, batch, strict=True)])
             if number:
                 keeper.seal("photos")
@@ -105,14 +116,14 @@ def trapped(at: int) -> Iterator[list[int]]:
         patch.undo()
 
 
-def run_and_die(folder: Path, version: ModelVersion, at: int) -> tuple[bool, list[Any]]:
+def run_and_die(site: Site, at: int) -> tuple[bool, list[Any]]:
     """Whether it was killed, and what it had told until then."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
             with trapped(at):
-                work(folder, version, lambda fact: os.write(writing, json.dumps(fact).encode() + b"\n"))
+                work(site, lambda fact: os.write(writing, json.dumps(fact).encode() + b"\n"))
         finally:
             os._exit(0)
     os.close(writing)
@@ -122,8 +133,8 @@ def run_and_die(folder: Path, version: ModelVersion, at: int) -> tuple[bool, lis
     return os.WIFSIGNALED(status), told
 
 
-def rows_of(folder: Path) -> dict[int, str]:
-    with closing(open_labels(folder / "labels.db")) as labels:
+def rows_of(site: Site) -> dict[int, str]:
+    with closing(open_labels(site.labels or site.folder / "labels.db")) as labels:
         names = labels.classes("photos-inbox").names
         return {
             int(id): names[label]
@@ -140,15 +151,15 @@ def sealed(folder: Path) -> dict[int, bytes]:
     return found
 
 
-def check(folder: Path, version: ModelVersion, told: list[Any]) -> None:
+def check(site: Site, told: list[Any]) -> None:
     """What was not acknowledged is sent again; then all is there, once, as it was acknowledged."""
-    work(folder, version, told.append, begin=len(told))
+    work(site, told.append, begin=len(told))
     after = {id: digest for batch in told for id, digest in batch}
-    there = sealed(folder)
+    there = sealed(site.folder)
     assert {id: Arrival(file, "").digest for id, file in there.items()} == after
     assert sorted(there.values()) == sorted(arrival.data for arrival in IMAGES), "each is there once"
     named = {arrival.digest: CLASSES[label_of(arrival)] for arrival in IMAGES}
-    assert rows_of(folder) == {id: named[digest] for id, digest in after.items()}
+    assert rows_of(site) == {id: named[digest] for id, digest in after.items()}
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +172,18 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("most", [10, pytest.param(1000, marks=pytest.mark.soak)])
-def test_every_step_can_be_the_last(template: Path, tmp_path: Path, version: ModelVersion, most: int) -> None:
+def test_every_step_can_be_the_last(
+    template: Path, tmp_path: Path, label_kind: Kind, version: ModelVersion, most: int
+) -> None:
+    def make(name: str) -> Site:
+        return Site(Path(shutil.copytree(template, tmp_path / name)), label_kind.of_a_store(), version)
+
     with trapped(0) as passed:
-        work(Path(shutil.copytree(template, tmp_path / "whole")), version, lambda fact: None)
+        work(make("whole"), lambda fact: None)
     steps = passed[0]
     assert steps > 20
     for at in random.Random(5).sample(range(1, steps + 1), min(most, steps)):
-        folder = Path(shutil.copytree(template, tmp_path / str(at)))
-        killed, told = run_and_die(folder, version, at)
+        site = make(str(at))
+        killed, told = run_and_die(site, at)
         assert killed, f"step {at} of {steps}"
-        check(folder, version, told)
+        check(site, told)

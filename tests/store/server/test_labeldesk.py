@@ -19,7 +19,7 @@ from headwater.store.server.labeldesk import LabelDesk
 from headwater.store.wire import labelpages
 from headwater.store.wire.labelpages import Counts
 from headwater.store.wire.messages import LabelRequest
-from labelled import announce, digest, human, imported, predicted
+from labelled import Kind, announce, digest, human, imported, predicted
 from relabelling import write_photos
 from workshops import Workshop, open_workshop
 
@@ -33,8 +33,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shop(photos: Path, tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(photos, tmp_path / "state") as made:
+def shop(photos: Path, tmp_path: Path, label_kind: Kind) -> Iterator[Workshop]:
+    with open_workshop(photos, tmp_path / "state", labels=label_kind.of_a_store()) as made:
+        yield made
+
+
+@pytest.fixture
+def own(photos: Path, tmp_path: Path) -> Iterator[Workshop]:
+    """One that has its labels in a file of its own, if it has any."""
+    with open_workshop(photos, tmp_path / "own") as made:
         yield made
 
 
@@ -118,12 +125,16 @@ def test_names_come_again_when_there_are_others(shop: Workshop, database: LabelD
     assert ask(shop, known=first)[0].glossary.names == ("ant", "wasp", "cat")
 
 
-def test_to_look_where_nothing_was_kept_makes_no_file(shop: Workshop) -> None:
+def test_where_nothing_was_kept_there_is_nothing(shop: Workshop) -> None:
     page, counts = ask(shop)
     assert (len(page.rows), page.glossary.names, page.next, page.state) == (0, (), None, "")
     assert ask(shop, counts=True)[1] == {}
     assert counts is None
-    assert not (shop.state.folder / "labels.db").exists()
+
+
+def test_to_look_where_nothing_was_kept_makes_no_file(own: Workshop) -> None:
+    assert not len(ask(own)[0].rows)
+    assert not (own.state.folder / "labels.db").exists()
 
 
 def test_a_dataset_without_labels_beside_one_that_has_some(shop: Workshop) -> None:
@@ -167,22 +178,21 @@ def test_a_store_without_a_state_keeps_none(shop: Workshop) -> None:
 
 
 def test_a_database_that_cannot_be_read_is_not_told_of(
-    shop: Workshop, caplog: pytest.LogCaptureFixture
+    own: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where it is stands in the store's log."""
-    (shop.state.folder / "labels.db").write_bytes(b"no database at all, but a file of some length" * 40)
+    (own.state.folder / "labels.db").write_bytes(b"no database at all, but a file of some length" * 40)
     with pytest.raises(LabelError) as caught:
-        ask(shop)
+        ask(own)
     assert str(caught.value) == "the store's label database cannot be read; the store's log says why"
-    assert str(shop.state.folder) in caplog.text
+    assert str(own.state.folder) in caplog.text
 
 
 def test_a_database_that_is_away_is_asked_again(photos: Path, tmp_path: Path) -> None:
     """The edge to Flight says so of `Unreachable`, and does not say where it is."""
-    with open_workshop(photos, tmp_path / "state") as shop:
-        shop.state._labels = "postgresql://nobody@127.0.0.1:1/labels"
-        with pytest.raises(Unreachable):
-            ask(shop)
+    away = "postgresql://nobody@127.0.0.1:1/labels"
+    with open_workshop(photos, tmp_path / "state", labels=away) as shop, pytest.raises(Unreachable):
+        ask(shop)
 
 
 def test_who_hung_up_is_not_answered(shop: Workshop, database: LabelDatabase) -> None:

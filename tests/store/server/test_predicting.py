@@ -36,6 +36,7 @@ from headwater.store.server.shard import Arrival
 from headwater.store.server.state import State
 from headwater.store.wire.messages import Prediction
 from headwater.tune.predict import predict_here
+from labelled import Kind
 from relabelling import CLASSES, nudged, small_model, write_photos
 from workshops import Workshop, open_workshop
 
@@ -45,11 +46,17 @@ KEEP = Question("photos", keep=True)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def place(shared_label_kind: Kind) -> str | None:
+    """Where labels are kept, if not in the store's own file."""
+    return shared_label_kind.of_a_store()
+
+
+@pytest.fixture(scope="module")
+def shop(place: str | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     folder = tmp_path_factory.mktemp("predicting")
     write_photos(folder / "photos", COUNT)
     Registry(folder / "state" / "models").put(small_model(), name="small", switch=True)
-    with open_workshop(folder / "photos", folder / "state") as made:
+    with open_workshop(folder / "photos", folder / "state", labels=place) as made:
         made.workers.start()
         yield made
 
@@ -368,6 +375,6 @@ def test_inboxes_of_datasets_that_are_not_served_any_more_count(
             keeper.check("photos", [photo])
 
 
-def test_the_database_of_a_store_is_the_one_that_everybody_reads(shop: Workshop) -> None:
-    with closing(open_labels(shop.state.folder / "labels.db")) as labels:
+def test_the_database_of_a_store_is_the_one_that_everybody_reads(shop: Workshop, place: str | None) -> None:
+    with closing(open_labels(place or shop.state.folder / "labels.db")) as labels:
         assert "photos-inbox" in labels.datasets()
