@@ -1,8 +1,9 @@
 """Does a model whose channels were removed give what it gives with these channels silenced?
 
-Networks of torchvision after a few steps of training. Masked means that scale and shift of every batch norm on a
-channel are 0. In training, statistics of few values enlarge rounding errors: there both are compared in double
-precision, and so are their weights after one more step of the optimiser, whose momenta were cut along.
+Networks of torchvision after a few steps of training. Masked means that scale and shift of every batch norm
+on a channel are 0. In training, statistics of few values enlarge rounding errors: there both are compared
+in double precision, and so are their weights after one more step of the optimiser, whose momenta were cut
+along.
 """
 
 from __future__ import annotations
