@@ -125,9 +125,9 @@ class Experiment:
 
     def __init__(self, folder: Path, options: Options) -> None:
         quick, work = options.quick, work_in(folder, options)
-        pixels = read_pixels(options.data) if options.data else make_pixels(2_048)
+        pixels = read_pixels(options.data) if options.data else make_pixels(1_024)
         if quick:
-            pixels = {name: values[:2_048] for name, values in pixels.items()}
+            pixels = {name: values[:1_024] for name, values in pixels.items()}
         epochs = 2 if quick else int(options.numbers["epochs"])
         steps = epochs * (len(pixels["train"]) // BATCH)
         width = 16 if quick else int(options.numbers["width"])

@@ -109,14 +109,16 @@ class Watch:
                 raise StateMismatch(
                     f"the state was saved with {what} {saved}, this run has {here}; make it as it was then"
                 )
+        if len(found.scales) not in (0, len(self.channels)):
+            raise StateMismatch(f"the state has {len(found.scales):,} scales, not {len(self.channels):,}")
+        plan = None if found.plan is None else PrunePlan.from_dict(found.plan)
+        if plan is not None and plan.channels != self.channels:
+            raise StateMismatch("the state holds a plan for other channels; it was put together by hand")
         try:
             self._looks = tuple(look.look(len(self.channels)) for look in found.looks)
         except ValueError as error:
             raise StateMismatch(f"the state is damaged: {error}") from error
-        if len(found.scales) not in (0, len(self.channels)):
-            raise StateMismatch(f"the state has {len(found.scales):,} scales, not {len(self.channels):,}")
-        self._scales = np.array(found.scales, np.float64)
-        self._plan = None if found.plan is None else PrunePlan.from_dict(found.plan)
+        self._scales, self._plan = np.array(found.scales, np.float64), plan
 
 
 def _read(state: Mapping[str, Any]) -> WatchState:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -23,6 +24,14 @@ from headwater.train.tickets.surgery import operate
 from headwater.train.tickets.ticket import Shape, Ticket
 
 _USUAL_IMAGE = (1, 3, 224, 224)
+
+
+class BirdState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a search stands: steps that were counted, whether the model is slim, and what was seen."""
+
+    step: int
+    slim: bool
+    watch: dict[str, Any]
 
 
 class EarlyBird:
@@ -101,8 +110,7 @@ class EarlyBird:
 
     def searching(self) -> AbstractContextManager[object]:
         """A context for forward and backward: with `bits`, until the ticket is drawn; else nothing."""
-        few = self._rounding is not None and self.plan is None
-        return self._rounding if few and self._rounding is not None else nullcontext()
+        return nullcontext() if self._rounding is None or self.plan is not None else self._rounding
 
     def after_backward(self) -> None:
         """Add the penalty's gradient: once before each step of the optimiser, to gradients as they are."""
@@ -133,8 +141,8 @@ class EarlyBird:
             raise WrongUse(f"{said}; call slim once, when observe says so")
         before = measure_cost(self._model, self._example)
         shape = self._cut(plan, optimizer)
-        recalibrate(self._model, batches)
         self._ticket = Ticket(plan, shape, before, measure_cost(self._model, self._example))
+        recalibrate(self._model, batches)
         return self._ticket
 
     def _cut(self, plan: PrunePlan, optimizer: torch.optim.Optimizer | None) -> Shape:
@@ -145,20 +153,24 @@ class EarlyBird:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the search stands, as plain data; the weights are the model's own to save."""
-        return {"step": self._step, "slim": self._ticket is not None, "watch": self._watch.state_dict()}
+        state = BirdState(self._step, self._ticket is not None, self._watch.state_dict())
+        plain: dict[str, Any] = msgspec.to_builtins(state)
+        return plain
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there. If the model was slim by then, this one, which is dense, is made as slim.
 
         Load it before the model's weights, which are those of the slim one. Raises `StateMismatch`.
         """
-        if set(state) != {"step", "slim", "watch"}:
-            raise StateMismatch(f"this is not a state of an EarlyBird: it has {', '.join(map(str, state))}")
+        try:
+            found = msgspec.convert(state, BirdState)
+        except msgspec.ValidationError as error:
+            raise StateMismatch(f"this is not a state of an EarlyBird: {error}") from error
         if self._ticket is not None:
             raise StateMismatch(
                 "the model is slim already; load the state into a new EarlyBird of the dense model"
             )
-        self._watch.load_state_dict(state["watch"])
-        self._step = int(state["step"])
-        if state["slim"]:
+        self._watch.load_state_dict(found.watch)
+        self._step = found.step
+        if found.slim:
             self.slim()

@@ -22,7 +22,7 @@ from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMisma
 from headwater.models import weights
 from headwater.models.refill import Refill
 from headwater.models.registry import Registry
-from headwater.models.version import ModelVersion, digest_of
+from headwater.models.version import MOST_BYTES, ModelVersion, digest_of
 from headwater.plan.prune import PrunePlan
 from headwater.train.tickets.costs import Cost
 from headwater.train.tickets.cuts import Attributes
@@ -122,10 +122,11 @@ def load_ticket(folder: str | os.PathLike[str], model: nn.Module) -> Ticket:
     `ModelRefused` for files that do not belong together or to this model; the model is then as it was.
     """
     target = Path(folder)
-    manifest = _read_manifest(target / MANIFEST)
-    tensors = weights.read(target / WEIGHTS)
-    if digest_of((target / WEIGHTS).read_bytes()) != manifest.weights:
+    manifest = _parse(_read(target / MANIFEST, most=MOST_MANIFEST_BYTES), target / MANIFEST)
+    content = _read(target / WEIGHTS, most=MOST_BYTES)
+    if digest_of(content) != manifest.weights:
         raise ModelRefused(f"the weights in {target} are not those of its manifest; save the ticket again")
+    tensors = weights.parse(memoryview(content))
     _check_shape(manifest.shape, model)
     held = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} | manifest.shape.tensors
     found = {name: array.shape for name, array in tensors.items()}
@@ -142,14 +143,17 @@ def load_ticket(folder: str | os.PathLike[str], model: nn.Module) -> Ticket:
     return Ticket(PrunePlan.from_dict(manifest.plan), manifest.shape, manifest.before, manifest.after)
 
 
-def _read_manifest(path: Path) -> _Manifest:
+def _read(path: Path, *, most: int) -> bytes:
     try:
         size = path.stat().st_size
-        data = path.read_bytes() if size <= MOST_MANIFEST_BYTES else b""
+        if size > most:
+            raise ModelRefused(f"{path} has {size:,} bytes; at most {most:,} are read")
+        return path.read_bytes()
     except OSError as error:
         raise ModelNotFound(f"cannot read {path}: {error.strerror}") from error
-    if size > MOST_MANIFEST_BYTES:
-        raise ModelRefused(f"{path} has {size:,} bytes; at most {MOST_MANIFEST_BYTES:,} are read")
+
+
+def _parse(data: bytes, path: Path) -> _Manifest:
     try:
         found = msgspec.json.decode(data, type=_Manifest)
         PrunePlan.from_dict(found.plan)
