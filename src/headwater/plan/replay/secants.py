@@ -6,8 +6,8 @@ in the span of S, of which the change is known, and a rest, of which A is asked:
     B v = A v + (Y - S A)' (S S')^+ S v
 
 Where a run is followed, v moves slowly, so nearly all of it lies in that span: the curve of (v, y) is
-extrapolated to the order of the number of pairs, as in Anderson's mixing (JACM 1965). L-BFGS asks for symmetry
-as well, and keeps less of the pairs before the last.
+extrapolated to the order of the number of pairs, as in Anderson's mixing (JACM 1965). L-BFGS asks for
+symmetry as well, and keeps less of the pairs before the last.
 """
 
 from __future__ import annotations
