@@ -23,10 +23,7 @@ GONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is asked of a journal: rows of `data` are those of the roster.
-
-    `steps` are those of the run.
-    """
+    """What is asked of a journal; the roster and the change have rows of `data`."""
 
     journal: Journal
     data: Features
