@@ -44,6 +44,9 @@ def test_steps_are_counted_on(batches: Batches) -> None:
         assert epoch.first == first
         first, seen = first + len(epoch), seen + len(epoch.order)
     assert seen == pytest.approx(batches.seen, abs=len(KINDS))
+    assert first == batches.count_steps()
+    missing = np.arange(0, batches.count, 3)
+    assert batches.count_steps(missing) == sum(map(len, batches.divide(missing)))
 
 
 def test_every_epoch_goes_once_through_everything_in_another_order() -> None:

@@ -75,7 +75,8 @@ def test_with_a_source_values_may_be_made_again() -> None:
     ("change", "says"),
     [
         ({"ids": IDS[:3]}, "3 ids, 4 rows and 4 targets"),
-        ({"ids": np.array([1, 2, 3, -4])}, "id -4 is negative"),
+        ({"ids": np.array([1, 2, 3, -4])}, "4 ids, the least of them -4"),
+        ({"ids": IDS[:0], "values": VALUES[:0], "targets": TARGETS[:0]}, "0 ids"),
         ({"values": np.array(["a"] * 4)}, "torch takes no"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headwater.errors import JournalRefused, ModelError, WrongUse
 from headwater.train.replay.frames import MAGIC, FrameWriter, find_frames
 from headwater.train.replay.reading import JournalFile
-from headwater.train.replay.records import Group, Header, StepRecord, unpack_mark, unpack_step
+from headwater.train.replay.records import Group, Header, StepRecord, pack_mark, unpack_mark, unpack_step
 from headwater.train.replay.writer import JournalWriter
 from killing import choose, find_points, kill_at
 
@@ -76,7 +76,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_golden_bytes(tmp_path: Path) -> None:
     """What another program would have to write, byte for byte; see docs/reference/formats.md."""
     content = write(tmp_path / "a").read_bytes()
-    assert content.hex() == (Path(__file__).parent / "golden.journal.hex").read_text().strip()
+    assert content.hex() == "".join((Path(__file__).parent / "golden.journal.hex").read_text().split())
 
 
 def test_a_journal_that_ends_anywhere_is_refused(tmp_path: Path) -> None:
@@ -180,7 +180,21 @@ def test_steps_and_marks_of_other_lengths() -> None:
         with pytest.raises(ValueError, match="step"):
             unpack_step(memoryview(body), groups=1, size=3)
     with pytest.raises(ValueError, match="a mark of"):
-        unpack_mark(memoryview(b"\0" * 20), size=3, moving=True)
+        unpack_mark(memoryview(b"\0" * 24), size=3, moving=True)
+
+
+def test_a_velocity_of_nothing_takes_no_bytes() -> None:
+    (number, place), still = (
+        pack_mark(7, PLACE, 0 * SPEED),
+        memoryview(b"".join(pack_mark(7, PLACE, 0 * SPEED))),
+    )
+    assert (int.from_bytes(number, "little"), len(place)) == (7, 12)
+    found = unpack_mark(still, size=3, moving=True)
+    assert found[2] is not None
+    assert not found[2].any()
+    assert unpack_mark(still, size=3, moving=False)[2] is None
+    with pytest.raises(ValueError, match="a mark of"):
+        unpack_mark(memoryview(b"".join(pack_mark(7, PLACE, SPEED))), size=3, moving=False)
 
 
 @settings(max_examples=25, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,9 @@ from torch.nn import functional as F
 from headwater.errors import JournalRefused, WrongUse
 from headwater.train.replay.batches import FullBatch
 from headwater.train.replay.features import Features
+from headwater.train.replay.frames import FrameWriter, find_frames
 from headwater.train.replay.journal import Journal
+from headwater.train.replay.records import Group, Header
 from replays import BATCHES, CLASSES, COUNT, FULL, WIDTH, first_rows, linear, make_features, record
 
 FEATURES = make_features()
@@ -259,6 +262,34 @@ def test_other_data_is_refused(tmp_path: Path, data: Features, says: str) -> Non
     record(tmp_path / "a", FEATURES)
     with pytest.raises(JournalRefused, match=says):
         Journal(tmp_path / "a", data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batches": {"kind": "full", "count": COUNT, "steps": 61}},
+        {"batches": {"kind": "full", "count": COUNT + 1, "steps": 60}},
+        {"batches": {"kind": "spiral"}},
+        {"batches": {"kind": "full", "count": 0, "steps": 60}},
+        {"groups": (Group(7, 0.0),)},
+        {"objective": {"kind": "linear", "features": 12}},
+        {"objective": {"kind": "linear", "features": 1 << 60, "outputs": 4, "loss": "softmax", "bias": True}},
+    ],
+)
+def test_a_header_that_does_not_fit_its_steps_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    """Checks that fit: written by somebody, not by accident."""
+    record(tmp_path / "a", FEATURES)
+    content = memoryview((tmp_path / "a").read_bytes())
+    with (tmp_path / "b").open("wb") as file:
+        writer = FrameWriter(file)
+        for frame in find_frames(content):
+            body = bytes(content[frame.begin : frame.end])
+            if frame.kind == "HEAD":
+                header = msgspec.structs.replace(msgspec.msgpack.decode(body, type=Header), **changes)
+                body = msgspec.msgpack.encode(header)
+            writer.put(frame.kind, body)
+    with pytest.raises(JournalRefused):
+        Journal(tmp_path / "b", FEATURES).weights  # noqa: B018
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from headwater.plan.replay.lbfgs import Lbfgs
 from headwater.plan.replay.secants import Secants
 
 _GROW, _SHRINK = 1.3, 0.7
+_ROOM = 0.7
+"""The share of the tolerance below which the period grows."""
 _PATIENCE = 16
 """So many steps in a row are computed before approximating is given up."""
 
@@ -71,6 +73,6 @@ class _Spacing:
         self._in_a_row = self._in_a_row + 1 if self._period == 1 else 0
         if error > self._policy.tolerance:
             self._period = max(1, int(self._period * _SHRINK))
-        elif error < self._policy.tolerance / 2:
+        elif error < _ROOM * self._policy.tolerance:
             longer = max(self._period + 1, int(self._period * _GROW))
             self._period = min(self._policy.longest, longer)

@@ -66,6 +66,10 @@ class Batches(Protocol):
         """How many samples all steps see together."""
         ...
 
+    def count_steps(self, missing: Slots = NO_SLOTS) -> int:
+        """How many steps all epochs have."""
+        ...
+
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         """All epochs in their order; `missing` slots never had features, and are in none."""
         ...
@@ -84,6 +88,9 @@ class FullBatch:
     @property
     def seen(self) -> int:
         return self.count * self.steps
+
+    def count_steps(self, missing: Slots = NO_SLOTS) -> int:
+        return self.steps
 
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         order = np.delete(np.arange(self.count), missing)
@@ -111,6 +118,9 @@ class Minibatches:
     @property
     def seen(self) -> int:
         return self.count * self.epochs
+
+    def count_steps(self, missing: Slots = NO_SLOTS) -> int:
+        return self.epochs * (len(split_evenly(self.count - len(missing), self.size)) - 1)
 
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         there = np.delete(np.arange(self.count), missing)
@@ -149,6 +159,19 @@ class OverlappedRuns:
         pools = accumulate(self.sizes)
         return sum(self.epochs * pool // (run + 1) for run, pool in enumerate(pools))
 
+    def count_steps(self, missing: Slots = NO_SLOTS) -> int:
+        sound, steps = np.ones(self.count, bool), 0
+        sound[missing] = False
+        for run in range(len(self.sizes)):
+            # Variants take turns, so pools come again after so many epochs.
+            there = [
+                int(sound[self.pool(run, turn)].sum()) for turn in range(min(self.variants, self.epochs))
+            ]
+            for epoch in range(self.epochs):
+                begin, end = _part_of(there[epoch % self.variants], epoch, run)
+                steps += len(split_evenly(end - begin, self.size)) - 1
+        return steps
+
     def divide(self, missing: Slots = NO_SLOTS) -> Iterator[Epoch]:
         sound, first = np.ones(self.count, bool), 0
         sound[missing] = False
@@ -168,8 +191,7 @@ class OverlappedRuns:
         if not len(there):
             raise ModelError(f"none of the {len(pool):,} samples of run {run + 1} has features")
         turn, part = divmod(epoch, run + 1)
-        begin, end = (len(there) * each // (run + 1) for each in (part, part + 1))
-        end = max(end, begin + 1)  # where nearly all have failed, there are more parts than samples
+        begin, end = _part_of(len(there), epoch, run)
         key = derive_key(self.seed, run, turn)
         order = there[Shuffled(len(there), key).take(begin, end)]
         return Epoch(first, order, split_evenly(len(order), self.size), key, part, run + 1)
@@ -211,6 +233,13 @@ def restore(spec: Mapping[str, Any]) -> FullBatch | Minibatches | OverlappedRuns
         raise ValueError(f"its batches are {spec.get('kind')!r}, this version knows {', '.join(KINDS)}")
     found: FullBatch | Minibatches | OverlappedRuns = msgspec.convert(plain, kind)
     return found
+
+
+def _part_of(count: int, epoch: int, run: int) -> tuple[int, int]:
+    """Which of so many samples an epoch of a run goes through."""
+    part = epoch % (run + 1)
+    begin, end = (count * each // (run + 1) for each in (part, part + 1))
+    return begin, max(end, begin + 1)  # where nearly all have failed, there are more parts than samples
 
 
 def split_evenly(count: int, size: int) -> Slots:

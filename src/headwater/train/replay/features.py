@@ -43,8 +43,9 @@ class Features:
             raise WrongUse(
                 f"{len(ids):,} ids, {len(values):,} rows and {len(targets):,} targets do not match"
             )
-        if len(self.ids) and self.ids.min() < 0:
-            raise WrongUse(f"id {self.ids.min()} is negative; ids have 63 bits")
+        if not len(self.ids) or self.ids.min() < 0:
+            least = self.ids.min(initial=0)
+            raise WrongUse(f"{len(self.ids):,} ids, the least of them {least}; there must be one, of 63 bits")
         self.values, self.targets, self.source = values, targets, source
         self._inputs, self._classes = _tensor(values), _tensor(targets)
 
@@ -77,12 +78,12 @@ class Features:
 
         Raises `JournalRefused` where one is not there.
         """
-        order, asked = np.argsort(self.ids, kind="stable"), np.argsort(ids, kind="stable")
+        order, asked = self._order, np.argsort(ids, kind="stable")
         wanted = ids[asked]
         turn = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
         place = np.searchsorted(self.ids, wanted, sorter=order) + turn
-        inside = np.minimum(place, max(len(order) - 1, 0))
-        known = (place < len(order)) & (self.ids[order[inside]] == wanted) if len(order) else wanted < 0
+        inside = np.minimum(place, len(order) - 1)
+        known = (place < len(order)) & (self.ids[order[inside]] == wanted)
         lost = wanted[~known & (wanted >= 0)]
         if len(lost):
             raise JournalRefused(
@@ -90,13 +91,17 @@ class Features:
                 "bring those of all samples that the run was trained on, and of those to add"
             )
         rows = np.full(len(ids), -1)
-        rows[asked] = np.where(known, order[inside], -1) if len(order) else -1
+        rows[asked] = np.where(known, order[inside], -1)
         return rows
 
     def version(self, rows: Rows) -> str:
         """A digest of what stands in these rows, whatever their order; other rows do not change it."""
         values = None if self.source else self._hashes[rows]
         return version_of(self.ids[rows], self.targets[rows], source=self.source, values=values)
+
+    @cached_property
+    def _order(self) -> Rows:
+        return np.argsort(self.ids, kind="stable")
 
     @cached_property
     def _hashes(self) -> NDArray[np.uint64]:

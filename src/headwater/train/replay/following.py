@@ -139,6 +139,7 @@ class Follower:
     def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
         """How the mean gradient of the old batch changes with the offset, computed or predicted."""
         if not self._moved:
+            self._exact.append(visit.number)  # for nothing
             return np.zeros_like(gradient)
         rate, offset = self._rule.mean(moment.rates), self._offset.place
         if not self._course.next_is_exact():
@@ -168,11 +169,12 @@ class Follower:
 
     def _mean(self, visit: Visit, place: Vector) -> Vector:
         """The gradient over all that are in the batch after the change."""
-        mean: Vector = self._sum(visit.remaining, place) / np.float32(visit.now)
-        return mean
+        self._rows += visit.now
+        total = self._objective.gradient(place, self._request.parts_after(visit))
+        return total / np.float32(visit.now)
 
-    def _sum(self, rows: Rows | slice, place: Vector) -> Vector:
-        self._rows += rows.stop if isinstance(rows, slice) else len(rows)
+    def _sum(self, rows: Rows, place: Vector) -> Vector:
+        self._rows += len(rows)
         return self._objective.gradient(place, self._data.parts(rows))
 
     def _new(self) -> Motion:

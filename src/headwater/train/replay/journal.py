@@ -41,8 +41,8 @@ class Journal:
             self.batches: Batches = restore_batches(file.header.batches)
             self.objective: Objective = restore_objective(file.header.objective, model)
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-            if isinstance(error, WrongUse):
-                raise
+            if isinstance(error, WrongUse) and model is not None:
+                raise  # of the module, and not of the file
             raise JournalRefused(f"{file.path} cannot be read: {error}; train again") from error
         self._check_fit()
 
@@ -138,9 +138,12 @@ class Journal:
                 f"{path} has {header.size:,} weights, its model {self.objective.size:,}: it was altered; "
                 "train again"
             )
-        if len(header.slots) < self.batches.count:
+        missing, count = self.file.missing, self.batches.count
+        outside = len(missing) > 0 and not 0 <= missing[0] <= missing[-1] < count
+        if len(header.slots) < count or outside or self.batches.count_steps(missing) != self.steps:
             raise JournalRefused(
-                f"{path} has fewer ids than its batches have slots: it was altered; train again"
+                f"{path} has {self.steps:,} steps and {len(header.slots):,} ids, which are not those of its "
+                "batches: it was altered; train again"
             )
         self.objective.check(self.data)
         version = self.data.version(self._rows[self._rows >= 0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headwater.train.replay.records import Header
@@ -46,13 +47,18 @@ class Rule:
 
 
 class Motion:
-    """Where the weights are, and with which velocity they move."""
+    """Where the weights are, and with which velocity they move.
+
+    `place` and `speed` are views of tensors: torch moves them in one pass each, which is much of what an
+    approximate step costs.
+    """
 
     def __init__(self, rule: Rule, place: Vector, speed: Vector | None = None) -> None:
-        self._rule, self._decay = rule, rule.spread(rule.decays)
+        self._rule, self._decay = rule, _number(rule.spread(rule.decays))
         self.place = np.array(place, np.float32)
         self.speed = np.zeros_like(self.place) if speed is None else np.array(speed, np.float32)
-        self._force, self._stride = np.empty_like(self.place), np.empty_like(self.place)
+        self._place, self._speed = torch.from_numpy(self.place), torch.from_numpy(self.speed)
+        self._force = torch.empty_like(self._place)
 
     @property
     def kept_speed(self) -> Vector | None:
@@ -61,22 +67,31 @@ class Motion:
 
     def step(self, gradient: Vector, rates: NDArray[np.float64]) -> None:
         """One step along a mean gradient, to which L2 is added."""
-        rule, force = self._rule, self._force
-        np.multiply(self.place, self._decay, out=force)
-        force += gradient
+        rule, rate = self._rule, _number(self._rule.spread(rates))
+        force = _add(torch.from_numpy(gradient), self._place, self._decay, out=self._force)
         if rule.momentum:
-            self.speed *= np.float32(rule.momentum)
-            self.speed += force
+            torch.add(force, self._speed, alpha=rule.momentum, out=self._speed)
             if rule.nesterov:
-                np.multiply(self.speed, np.float32(rule.momentum), out=self._stride)
-                self._stride += force
-                force = self._stride
+                force.add_(self._speed, alpha=rule.momentum)
             else:
-                force = self.speed
-        np.multiply(force, rule.spread(rates), out=self._stride)
-        self.place -= self._stride
+                force = self._speed
+        _add(self._place, force, -rate, out=self._place)
 
     def set(self, place: Vector, speed: Vector | None) -> None:
         """Be here now."""
         self.place[:] = place
         self.speed[:] = 0 if speed is None else speed
+
+
+def _number(values: Vector) -> float | torch.Tensor:
+    """One number for all weights, or one for each."""
+    return float(values[0]) if len(values) == 1 else torch.from_numpy(values)
+
+
+def _add(
+    one: torch.Tensor, other: torch.Tensor, factor: float | torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    """One plus so many times the other."""
+    if isinstance(factor, float):
+        return torch.add(one, other, alpha=factor, out=out)
+    return torch.addcmul(one, other, factor, out=out)

@@ -69,7 +69,8 @@ class Observed:
         """The velocity, None where there is no momentum."""
         if not self.momentum:
             return None
-        buffers = [self._optimiser.state[each].get("momentum_buffer") for each in self._parameters]
+        state = self._optimiser.state
+        buffers = [state.get(each, {}).get("momentum_buffer") for each in self._parameters]
         pairs = zip(buffers, self._parameters, strict=True)
         return _flat([torch.zeros_like(each) if buffer is None else buffer for buffer, each in pairs])
 

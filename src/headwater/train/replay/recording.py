@@ -68,7 +68,7 @@ class Recording:
         )
         self._path, self._header = path, header
         self._rows: NDArray[np.int64] | slice | None = None
-        self._given = 0
+        self._given, self._exhausted = 0, False
 
     def __enter__(self) -> Recording:
         self._writer = JournalWriter(self._path, self._header)
@@ -83,8 +83,6 @@ class Recording:
             self._writer.seal(self._observed.place, self._observed.speed)
         else:
             self._writer.close()
-
-    _exhausted = False
 
     def __iter__(self) -> Iterator[NDArray[np.int64] | slice]:
         """The rows of the features in each batch; an array, or a slice where it is all of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import msgspec
@@ -13,6 +14,7 @@ from headwater.errors import WrongUse
 from headwater.train.replay.batches import FullBatch, OverlappedRuns
 from headwater.train.replay.features import Features, Part
 from headwater.train.replay.journal import Journal
+from headwater.train.replay.objective import Parts
 from headwater.train.replay.records import Header
 from headwater.train.replay.visits import Change, Ids, Roster, Visit
 
@@ -21,10 +23,7 @@ GONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is asked of a journal: rows of `data` are those of the roster.
-
-    `steps` are those of the run.
-    """
+    """What is asked of a journal; the roster and the change have rows of `data`."""
 
     journal: Journal
     data: Features
@@ -66,7 +65,16 @@ class Request:
         batches = self.journal.batches
         return batches.seen * self.size // batches.count
 
-    @property
+    def parts_after(self, visit: Visit) -> Parts:
+        """What is in the batch of a step after the change.
+
+        With a full batch one copy of what is left is gone through each time, instead of a selection.
+        """
+        if self.whole:
+            return self.left.parts(slice(0, visit.now))
+        return self.data.parts(visit.remaining)
+
+    @cached_property
     def left(self) -> Features:
         """A copy of all that is there after the change, one after the other."""
         rows = np.delete(self.roster.rows, self.change.leaving)

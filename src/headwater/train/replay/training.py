@@ -8,7 +8,6 @@ from itertools import islice
 
 import numpy as np
 
-from headwater.train.replay.features import Features
 from headwater.train.replay.motion import Motion
 from headwater.train.replay.objective import Vector
 from headwater.train.replay.reading import Moment
@@ -35,8 +34,6 @@ class Trainer:
     def __init__(self, request: Request, *, writer: JournalWriter | None = None) -> None:
         self._request, self._writer = request, writer
         self._objective, self._rows = request.journal.objective, 0
-        # With a full batch one copy of what is left is gone through in each step, instead of a selection.
-        self._everything: Features | None = request.left if request.whole else None
 
     def again(self) -> Trained:
         """The whole run. Steps before the last mark that saw no change yet are taken over as they were."""
@@ -77,10 +74,5 @@ class Trainer:
     def _mean(self, visit: Visit, place: Vector) -> Vector | None:
         if not visit.now:
             return None
-        if self._everything is not None:
-            parts = self._everything.parts(slice(0, visit.now))
-        else:
-            parts = self._request.data.parts(visit.remaining)
         self._rows += visit.now
-        mean: Vector = self._objective.gradient(place, parts) / np.float32(visit.now)
-        return mean
+        return self._objective.gradient(place, self._request.parts_after(visit)) / np.float32(visit.now)
