@@ -362,7 +362,7 @@ def test_an_int8_proxy_ranks_losses_as_fp32_does(colours: hw.Dataset, tmp_path: 
     assert rank_correlation(*losses) > 0.9
     registry = Registry(tmp_path / "state" / "models")
     registry.put(model, name="whole", switch=True)
-    registry.put(quantised.model, name="small", switch=True)
+    registry.put(quantised.model, name="small", switch=True, unmeasured=True)
     with (
         running_daemon({"colours": colours.uri}, state=tmp_path / "state") as daemon,
         closing(hw.open(f"{daemon.serving.address}/colours")) as data,
