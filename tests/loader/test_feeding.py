@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import WrongUse
 from headwater.loader import feeding
-from headwater.loader.feeding import Feeder
+from headwater.loader.feeding import Fed, Feeder
 from headwater.models.path import cheapest
 from headwater.models.registry import Registry
 from headwater.models.runtime import precision_of
@@ -40,6 +41,10 @@ def make_feeder(colours: hw.Dataset, registry: Registry, **settings: object) -> 
     return Feeder(colours, registry, steps=STEPS, run="mine", **settings)  # type: ignore[arg-type]
 
 
+def make_proxy(feeder: Feeder, model: nn.Module) -> Fed:
+    return feeder.make(feeder.fill(model))
+
+
 def move(model: nn.Module, seed: int, size: float = 0.02) -> nn.Module:
     """As if an epoch had passed."""
     torch.manual_seed(seed)
@@ -54,7 +59,7 @@ def test_weights_become_an_int8_version_and_the_next_ones_a_delta(
 ) -> None:
     model = plain(classes=len(COLOURS))
     feeder = make_feeder(colours, registry)
-    first = feeder.make(model.state_dict(), model)
+    first = make_proxy(feeder, model)
     assert (first.precision, first.said[:30]) == ("int8", "int8 ranks losses as fp32 does")
     assert first.correlation is not None
     assert first.correlation >= 0.9
@@ -66,7 +71,7 @@ def test_weights_become_an_int8_version_and_the_next_ones_a_delta(
         raise AssertionError("it was calibrated already")
 
     monkeypatch.setattr(feeding, "make_int8", calibrate)
-    second = feeder.make(move(model, 1).state_dict())
+    second = make_proxy(feeder, move(model, 1))
     assert (second.precision, second.version != first.version) == ("int8", True)
     versions = [registry.version(one) for one in (first.version, second.version)]
     assert versions[0].graphs == versions[1].graphs
@@ -81,9 +86,9 @@ def test_a_trunk_that_is_frozen_stays_the_same_version_of_a_trunk(
     """So that a store which keeps its features makes them once."""
     model = plain(classes=len(COLOURS))
     feeder = make_feeder(colours, registry)
-    first = feeder.make(model.state_dict(), model)
+    first = make_proxy(feeder, model)
     move(model[-1], 1)
-    second = feeder.make(model.state_dict())
+    second = make_proxy(feeder, model)
     trunks = {registry.version(one.version).trunk_digest for one in (first, second)}
     assert len(trunks) == 1
     assert first.version != second.version
@@ -94,7 +99,7 @@ def test_int8_that_ranks_badly_is_not_used_and_that_is_said(
 ) -> None:
     model = plain(classes=len(COLOURS))
     feeder = make_feeder(colours, registry, least=1.01)
-    fed = [feeder.make(model.state_dict(), model) for _ in range(6)]
+    fed = [make_proxy(feeder, model) for _ in range(6)]
     assert {one.precision for one in fed} == {"fp32"}
     assert precision_of(registry.get(fed[0].version)) == "fp32"
     assert "int8 ranks losses too differently from fp32" in fed[0].said
@@ -105,7 +110,7 @@ def test_int8_that_ranks_badly_is_not_used_and_that_is_said(
 def test_fp32_if_that_is_wished_and_nothing_else(colours: hw.Dataset, registry: Registry) -> None:
     model = plain(classes=len(COLOURS))
     feeder = make_feeder(colours, registry, precision="fp32")
-    fed = feeder.make(model.state_dict(), model)
+    fed = make_proxy(feeder, model)
     assert (fed.precision, fed.correlation, feeder.bytes_moved) == ("fp32", None, 0)
     with pytest.raises(WrongUse, match="precision 'int4'; choose from int8, fp32"):
         make_feeder(colours, registry, precision="int4")
@@ -114,7 +119,7 @@ def test_fp32_if_that_is_wished_and_nothing_else(colours: hw.Dataset, registry: 
 def test_layers_that_cannot_be_int8_are_fp32(colours: hw.Dataset, registry: Registry) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 8), nn.ReLU(), nn.Linear(8, len(COLOURS)))
-    fed = make_feeder(colours, registry).make(model.state_dict(), model)
+    fed = make_proxy(make_feeder(colours, registry), model)
     assert (fed.precision, fed.correlation) == ("fp32", None)
     assert fed.said.startswith("int8 cannot be: the frozen layers have no convolution")
 
@@ -122,7 +127,7 @@ def test_layers_that_cannot_be_int8_are_fp32(colours: hw.Dataset, registry: Regi
 def test_a_model_of_other_classes_is_refused(colours: hw.Dataset, registry: Registry) -> None:
     model = plain(classes=9)
     with pytest.raises(WrongUse, match="tells 9 classes apart, and 3 have names"):
-        make_feeder(colours, registry).make(model.state_dict(), model)
+        make_proxy(make_feeder(colours, registry), model)
 
 
 def test_only_a_few_proxies_are_kept_here(
@@ -131,7 +136,7 @@ def test_only_a_few_proxies_are_kept_here(
     monkeypatch.setattr(feeding, "_KEPT", 2)
     model = plain(classes=len(COLOURS))
     feeder = make_feeder(colours, registry, precision="fp32")
-    fed = [feeder.make(move(model, number).state_dict(), model).version for number in range(4)]
+    fed = [make_proxy(feeder, move(model, number)).version for number in range(4)]
     assert {one.digest for one in registry.versions()} == set(fed[-2:])
 
 
@@ -164,3 +169,20 @@ def test_images_and_labels_go_together(colours: hw.Dataset, registry: Registry) 
     wanted = np.array([{"red": 0, "green": 1, "blue": 2}[colours.classes[label]] for label in glimpse.labels])
     np.testing.assert_array_equal(means.argmax(axis=1), wanted)
     assert len(set(wanted.tolist())) == 3
+
+
+def test_a_proxy_is_made_beside_a_forward_pass(colours: hw.Dataset, registry: Registry) -> None:
+    """To trace a model changes every module of the process: only `fill` may, which the loop calls itself."""
+    model = plain(classes=len(COLOURS))
+    feeder = make_feeder(colours, registry)
+    filled = feeder.fill(model)
+    call = nn.Module.__call__
+    seen = []
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(feeder.make, filled)
+        while not under_way.done():
+            seen.append(nn.Module.__call__ is call)
+            model(torch.zeros(1, 3, SIZE, SIZE))
+    assert under_way.result().version
+    assert seen
+    assert all(seen)

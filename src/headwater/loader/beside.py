@@ -6,7 +6,6 @@ hands its model over once a round; the rest is done in a thread, by jobs of the 
 
 from __future__ import annotations
 
-import copy
 import logging
 import tempfile
 import threading
@@ -26,11 +25,10 @@ from torch import nn
 from headwater.data.translate import as_pipeline
 from headwater.engine.crew import Daemons
 from headwater.errors import ForkedUse, HeadwaterError, MissingExtra, ModelError, Refused, WrongUse
-from headwater.loader.feeding import Fed, Feeder
+from headwater.loader.feeding import Fed, Feeder, Filled
 from headwater.loader.ranks import find_rank
 from headwater.loader.sharing import Verdict, share
 from headwater.loader.worth import Worth
-from headwater.models.refill import State
 from headwater.models.registry import Registry
 from headwater.select.samples import Samples
 from headwater.select.selecting import Selector, find_selector, select_all
@@ -82,15 +80,6 @@ class _Facts:
     seed: int = 0
     epochs: int | None = None
     stalled: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Weights:
-    """A state of a model, the names of what training changes in it, and the model where shapes are new."""
-
-    state: State
-    trained: set[str]
-    model: nn.Module | None
 
 
 class Beside:
@@ -152,7 +141,6 @@ class Beside:
         )
         self._ranks = find_rank(None, None)
         self._rounds: list[Round] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of the model that was fed last
         self._under_way: Round | None = None
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
@@ -181,8 +169,9 @@ class Beside:
     def feed(self, model: nn.Module) -> None:
         """Hand over a model's weights for the next selection; they are copied. All ranks call it.
 
-        It may be another model than before, such as one that was made slim. Where the loader knows its
-        `epochs`, nothing is done for one that will not be.
+        The first time it is exported, which takes seconds in which the loop waits. It may be another model
+        than before, such as one that was made slim. Where the loader knows its `epochs`, nothing is done for
+        one that will not be.
         """
         self._calls += 1
         if self._dropped or (self._calls - 1) % self._every or self._is_last:
@@ -191,16 +180,20 @@ class Beside:
         one = Round(self._facts.epoch + 1)
         self._rounds, self._busy = [*self._rounds, one], True
         if self._ranks()[0] == 0:
-            model = _unwrap(model)
-            state = {
-                name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()
-            }
-            shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-            same, self._shapes = shapes == self._shapes, shapes
-            twin = None if same else copy.deepcopy(model)
-            trained = {name for name, value in model.named_parameters() if value.requires_grad}
-            self._threads.submit(self._work, one, _Weights(state, trained, twin), self._wish_for(one))
+            self._begin(one, _unwrap(model))
         self._worth.spend(fed=time.perf_counter() - begun)
+
+    def _begin(self, one: Round, model: nn.Module) -> None:
+        """The weights as they are now, in this thread; the rest of the round in another."""
+        trained = {name for name, value in model.named_parameters() if value.requires_grad}
+        try:
+            filled = self._feeder.fill(model)
+        except Exception as error:  # for who collects it
+            one.error = error
+            one.done.set()
+            return
+        wish = msgspec.structs.replace(self._wish_for(one), vectors=self._vectors_for(trained))
+        self._threads.submit(self._work, one, filled, wish)
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         """What was selected for an epoch; None where there is nothing new.
@@ -266,11 +259,10 @@ class Beside:
             ends=last,
         )
 
-    def _work(self, one: Round, weights: _Weights, wish: SelectionWish) -> None:
+    def _work(self, one: Round, filled: Filled, wish: SelectionWish) -> None:
         try:
             before = self._feeder.bytes_moved
-            self._under_way, one.fed = one, self._feeder.make(weights.state, weights.model)
-            wish = msgspec.structs.replace(wish, vectors=self._vectors_for(weights))
+            self._under_way, one.fed = one, self._feeder.make(filled)
             found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
             one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
             one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
@@ -279,10 +271,10 @@ class Beside:
         finally:
             one.done.set()
 
-    def _vectors_for(self, weights: _Weights) -> str:
+    def _vectors_for(self, trained: set[str]) -> str:
         if self._vectors is not None:
             return self._vectors
-        return "weights" if weights.trained <= self._feeder.head else "logits"
+        return "weights" if trained <= self._feeder.head else "logits"
 
     @cached_property
     def _selects(self) -> Selects:

@@ -23,7 +23,7 @@ from headwater.engine.inference import Extraction
 from headwater.errors import ModelError, WrongUse
 from headwater.models.model import Model
 from headwater.models.quantise import CALIBRATING, make_int8
-from headwater.models.refill import Refill, State
+from headwater.models.refill import Refill
 from headwater.models.registry import Registry
 from headwater.models.requantise import requantise
 from headwater.models.runtime import Engine
@@ -70,8 +70,20 @@ class _Glimpse:
     bytes_moved: int
 
 
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """A model with the weights of a moment, whether its shapes are new, and the seconds that it took."""
+
+    model: Model
+    new: bool
+    seconds: float
+
+
 class Feeder:
-    """Makes a proxy of each state of a model, for one thread at a time.
+    """Makes a proxy of each state of a model: `fill` in the loop's own thread, `make` in any other one.
+
+    To trace a model changes every module of the process while that lasts, so it must not happen beside a
+    forward pass.
 
     `steps` are what images go through before it, `least` is the rank correlation that int8 must reach.
     """
@@ -100,18 +112,24 @@ class Feeder:
         """Of images that came here for calibration."""
         return self._glimpse.bytes_moved if "_glimpse" in self.__dict__ else 0
 
-    def make(self, state: State, model: nn.Module | None = None) -> Fed:
-        """The proxy with these weights; `model`, whose weights they are, is needed if their shapes are new.
+    def fill(self, model: nn.Module) -> Filled:
+        """The model as it is now, exported if its shapes are new.
 
-        Raises `ModelError` for a model that cannot be exported, `WrongUse` for steps or classes that do not
-        go with it.
+        Raises `ModelError` for one that cannot be exported, `WrongUse` for steps or classes that do not go
+        with it.
         """
-        begun = time.perf_counter()
-        if self._refill is None or not self._refill.takes(state):
-            assert model is not None
+        begun, state = time.perf_counter(), model.state_dict()
+        new = self._refill is None or not self._refill.takes(state)
+        if new:
             self._refill = Refill(model, classes=self._classes, steps=self._steps)
+        assert self._refill is not None
+        return Filled(self._refill.fill(state), new, time.perf_counter() - begun)
+
+    def make(self, filled: Filled) -> Fed:
+        """The proxy with these weights."""
+        begun, fp32 = time.perf_counter() - filled.seconds, filled.model
+        if filled.new:
             self._int8, self._rest = None, 0
-        fp32 = self._refill.fill(state)
         proxy, correlation, said = (
             self._round(fp32) if self._precision == "int8" else (fp32, None, "as asked")
         )
