@@ -69,3 +69,14 @@ def test_what_bends_pulls_errors_back() -> None:
     before = found.length
     found.computed(1.0, 0 * AWAY, bent)
     assert found.length == pytest.approx(before * np.exp(-0.3 * 2), rel=1e-4)
+
+
+def test_training_pulls_back_and_adds_nothing() -> None:
+    bent = Lbfgs()
+    bent.observe(AWAY, 2 * AWAY)
+    found = drift(0.5)
+    found.approximated(1.0)
+    found.computed(1.0, AWAY, bent)
+    before = found.length
+    found.trained(3.0, bent)
+    assert found.length == pytest.approx(before * np.exp(-0.3 * 2 * 6), rel=1e-3)

@@ -59,3 +59,7 @@ class Course:
         self._curvature.observe(offset, change)
         length = float(np.linalg.norm(offset))
         self._decider.observe(self.error / length if length > 0 else 0.0)
+
+    def train(self, rates: float) -> None:
+        """Steps were trained and not followed, at rates of this sum: what was off before is pulled back."""
+        self._drift.trained(rates, self._curvature)

@@ -57,14 +57,19 @@ class Drift:
         gap = np.array(self._reaches)
         self._reaches = []
         # From each step to here: how far weights have gone since.
-        since = np.cumsum(gap[::-1])[::-1] - gap if len(gap) else gap
-        whole = float(gap.sum()) + rate * self._inertia.reach
-        self._error = curvature.respond(
-            self._error, lambda bend: self._pulled(bend, np.array([whole]))[..., 0]
-        )
+        since = np.cumsum(gap[::-1])[::-1] - gap
+        self._pull_back(float(gap.sum()) + rate * self._inertia.reach, curvature)
         if len(gap):
             share = gap * np.arange(1, len(gap) + 1) / (len(gap) + 1)
             self._error += curvature.respond(difference, lambda bend: self._pulled(bend, since) @ share)
+
+    def trained(self, rates: float, curvature: Curvature) -> None:
+        """Steps of training at rates of this sum, which are off by nothing."""
+        self._pull_back(rates * self._inertia.reach, curvature)
+
+    def _pull_back(self, reach: float, curvature: Curvature) -> None:
+        whole = np.array([reach])
+        self._error = curvature.respond(self._error, lambda bend: self._pulled(bend, whole)[..., 0])
 
     def _pulled(self, bend: Numbers, reaches: NDArray[np.float64]) -> Numbers:
         """What is left of an error after each reach, by how much its direction bends."""

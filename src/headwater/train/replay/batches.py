@@ -8,7 +8,7 @@ goes, so a sample that goes leaves every other one in the batches in which it wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -219,9 +219,9 @@ KINDS = {"full": FullBatch, "minibatches": Minibatches, "runs": OverlappedRuns}
 
 def describe(batches: Batches) -> dict[str, Any]:
     """As a journal holds it."""
-    if isinstance(batches, FullBatch | Minibatches | OverlappedRuns):
-        name = next(name for name, kind in KINDS.items() if kind is type(batches))
-        return {"kind": name, **asdict(batches)}
+    for name, kind in KINDS.items():
+        if type(batches) is kind:
+            return {"kind": name, **msgspec.to_builtins(batches)}
     raise WrongUse(f"batches are {type(batches).__name__}; a journal knows {', '.join(_names())}")
 
 

@@ -64,7 +64,8 @@ class Follower:
         self._moved = False
         self._alone: Motion | None = None
         """The new run, once it is trained and not followed any more."""
-        self._alone_from = self._rows = 0
+        self._alone_from, self._alone_rates = 0, 0.0
+        self._rows = 0
         self._exact: list[int] = []
 
     def follow(self) -> Followed:
@@ -86,6 +87,7 @@ class Follower:
         """Both runs, one step on; the mean gradient of the new one, None if it does not move."""
         if self._alone is not None:
             self._exact.append(visit.number)
+            self._alone_rates += self._rule.mean(moment.rates)
             return self._train(self._alone, visit, moment)
         if not self._moved and not visit.changed:
             return self._repeat(moment)
@@ -192,6 +194,7 @@ class Follower:
         note = ""
         if self._alone is not None:
             note = f"from step {self._alone_from:,} on all were computed: approximating would not have paid"
+            self._course.train(self._alone_rates)
         length = float(np.linalg.norm(new.place - self._request.journal.origin))
         error = self._course.error + self._file.seal.error
         plan = ReplayPlan(

@@ -10,12 +10,9 @@ import numpy as np
 
 from headwater.train.replay.motion import Motion
 from headwater.train.replay.objective import Vector
-from headwater.train.replay.reading import Moment
 from headwater.train.replay.request import Request
 from headwater.train.replay.visits import Visit
 from headwater.train.replay.writer import JournalWriter
-
-Steps = Iterable[tuple[Visit, Moment]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,36 +36,33 @@ class Trainer:
         """The whole run. Steps before the last mark that saw no change yet are taken over as they were."""
         journal, (first, visits) = self._request.journal, self._request.walk()
         begin = journal.file.mark_before(first)[0]
-        start = 0 if self._writer is not None else begin
-        steps = zip(islice(visits, start, None), journal.file.moments(start), strict=True)
         if self._writer is not None:
-            self._take_over(islice(steps, begin), self._writer)
-        return self._train(steps, journal.motion_at(begin), begin)
+            self._take_over(begin, self._writer)
+        return self._train(islice(visits, begin, None), journal.motion_at(begin), begin)
 
     def last(self, count: int) -> Trained:
         """So many steps more, those that the run ended with, from where it ended."""
         journal, (_, visits) = self._request.journal, self._request.walk()
         begin = max(0, journal.steps - count)
-        mark = journal.file.mark_before(begin)[0]
-        moments = islice(journal.file.moments(mark), begin - mark, None)
-        steps = zip(islice(visits, begin, None), moments, strict=True)
-        return self._train(steps, journal.motion_at(journal.steps), begin)
+        return self._train(islice(visits, begin, None), journal.motion_at(journal.steps), begin)
 
-    def _take_over(self, steps: Steps, writer: JournalWriter) -> None:
-        for visit, moment in steps:
+    def _take_over(self, count: int, writer: JournalWriter) -> None:
+        file = self._request.journal.file
+        for moment in islice(file.moments(0), count):
             if writer.wants_mark:
-                writer.mark(*self._request.journal.file.mark_before(visit.number)[1:])
+                writer.mark(*file.mark_before(moment.number)[1:])
             writer.step(moment.gradient, moment.rates)
 
-    def _train(self, steps: Steps, motion: Motion, begin: int) -> Trained:
-        for visit, moment in steps:
+    def _train(self, visits: Iterable[Visit], motion: Motion, begin: int) -> Trained:
+        """Steps from this one on."""
+        for visit, rates in zip(visits, self._request.journal.file.rates(begin), strict=True):
             if self._writer is not None and self._writer.wants_mark:
                 self._writer.mark(motion.place, motion.kept_speed)
             gradient = self._mean(visit, motion.place)
             if gradient is not None:
-                motion.step(gradient, moment.rates)
+                motion.step(gradient, rates)
             if self._writer is not None:
-                self._writer.step(gradient, moment.rates)
+                self._writer.step(gradient, rates)
         return Trained(motion.place, motion.kept_speed, begin, self._rows)
 
     def _mean(self, visit: Visit, place: Vector) -> Vector | None:
