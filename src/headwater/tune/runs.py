@@ -193,8 +193,8 @@ class Runs:
         """Where the features of each sample of a run lie in this epoch; variants take turns."""
         count = len(self.trained[run])
         variant = (np.arange(count) + epoch) % self.variants
-        own: Places = self.slots[0][self.slots_of(run)]
-        return own[variant * count + np.arange(count)]
+        rows: Places = self.slots[0][self.slots_of(run)][variant * count + np.arange(count)]
+        return rows
 
     def slots_of(self, run: int) -> slice:
         """Where those of a run are among the slots."""
