@@ -35,7 +35,7 @@ from ticket_runs import EXAMPLE, PENALTY, Laboratory, Recipe, Search, SearchRun,
 
 FLAGS = {
     "seeds": Flag(3, "runs of each setting of the main table; others have fewer"),
-    "epochs": Flag(4, "of each run"),
+    "epochs": Flag(7, "of each run"),
     "width": Flag(32, "channels of the first layer"),
 }
 DATA = "CIFAR-10"
@@ -81,16 +81,21 @@ def published(ratio: float) -> str:
     return f"published {ratio}"
 
 
+def epochwise(ratio: float) -> str:
+    return f"published, by epochs {ratio}"
+
+
 def fixed(share: float) -> str:
     return f"at {share}"
 
 
-def birds_of(search: Search, steps: int) -> dict[str, Bird]:
+def birds_of(search: Search, steps: int, epoch: int) -> dict[str, Bird]:
     """Who looks on. One that never draws comes first: its looks are the matrix, and its bits last."""
-    epoch = max(1, steps // PAPERS_EPOCHS)
+    often = max(1, steps // PAPERS_EPOCHS)
     birds = {NEVER: Bird(0.5, MaskDistance(limit=1e-9), search.bits)}
     birds |= {settled(ratio): Bird(ratio, SettledMask()) for ratio in RATIOS}
-    birds |= {published(ratio): Bird(ratio, MaskDistance(every=epoch)) for ratio in RATIOS}
+    birds |= {published(ratio): Bird(ratio, MaskDistance(every=often)) for ratio in RATIOS}
+    birds |= {epochwise(ratio): Bird(ratio, MaskDistance(every=epoch)) for ratio in RATIOS}
     shares = [share for share in SHARES if share <= search.until]
     return birds | {
         fixed(share): Bird(0.5, SettledMask(limit=1e-9, window=2, deadline=share)) for share in shares
@@ -129,14 +134,14 @@ class Experiment:
         if quick:
             pixels = {name: values[:1_024] for name, values in pixels.items()}
         epochs = 2 if quick else int(options.numbers["epochs"])
-        steps = epochs * (len(pixels["train"]) // BATCH)
+        self.epoch = len(pixels["train"]) // BATCH
+        self.steps = steps = epochs * self.epoch
         width = 16 if quick else int(options.numbers["width"])
         self.laboratory = Laboratory(pixels, Recipe(steps, BATCH, width), work)
         name = f"{len(pixels['train'])}x{epochs}x{width}"
         self.searches = Results(work / f"tickets-searches-{name}.jsonl", SearchRun)
         self.slims = Results(work / f"tickets-slims-{name}.jsonl", SlimRun)
         self.seeds = range(1 if quick else int(options.numbers["seeds"]))
-        self.steps = steps
 
     def make_all(self) -> None:
         """Seed by seed: what is compared runs at about the same time."""
@@ -160,7 +165,7 @@ class Experiment:
         return self.searches[key]
 
     def birds(self, search: str) -> dict[str, Callable[[nn.Module], hw.EarlyBird]]:
-        found = birds_of(SEARCHES[search], self.steps)
+        found = birds_of(SEARCHES[search], self.steps, self.epoch)
         return {name: partial(bird, steps=self.steps) for name, bird in found.items()}
 
     def slim(self, slim: Slim, seed: int) -> SlimRun:
@@ -241,12 +246,13 @@ def rules_table(made: Experiment) -> Table:
         (run,) = made.dense(name, [0])
         for ratio in RATIOS:
             cells = []
-            for bird in (settled(ratio), published(ratio)):
+            for bird in (settled(ratio), published(ratio), epochwise(ratio)):
                 step, reason = run.drawn[bird]
                 said = "the deadline" if "deadline" in reason else "settled"
                 cells.append(f"{step / made.steps:.0%}, {said}" if step else f"not within {search.until:.0%}")
             rows.append((name, f"{ratio:g}", *cells))
-    return Table(("search", "ratio", "settled", "distance, 160 looks a run, as published"), tuple(rows))
+    columns = ("search", "ratio", "settled", "published, 160 looks a run", "published, a look each epoch")
+    return Table(columns, tuple(rows))
 
 
 def schedules_table(made: Experiment) -> Table:
