@@ -180,20 +180,24 @@ class Beside:
         one = Round(self._facts.epoch + 1)
         self._rounds, self._busy = [*self._rounds, one], True
         if self._ranks()[0] == 0:
-            self._begin(one, _unwrap(model))
+            begun += self._begin(one, _unwrap(model))  # what is done once is no cost of each epoch
         self._worth.spend(fed=time.perf_counter() - begun)
 
-    def _begin(self, one: Round, model: nn.Module) -> None:
-        """The weights as they are now, in this thread; the rest of the round in another."""
+    def _begin(self, one: Round, model: nn.Module) -> float:
+        """The weights as they are now, in this thread; the rest of the round in another.
+
+        Seconds that it takes only because the model's shapes are new.
+        """
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
         try:
             filled = self._feeder.fill(model)
         except Exception as error:  # for who collects it
             one.error = error
             one.done.set()
-            return
+            return 0.0
         wish = msgspec.structs.replace(self._wish_for(one), vectors=self._vectors_for(trained))
         self._threads.submit(self._work, one, filled, wish)
+        return filled.seconds if filled.new else 0.0
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         """What was selected for an epoch; None where there is nothing new.
