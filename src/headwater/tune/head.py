@@ -79,6 +79,11 @@ class Head:
         """Its optimiser as a journal sees it; raises `WrongUse` for one that cannot be replayed."""
         return Observed(self._module, self._optimiser)
 
+    def check_replayable(self) -> None:
+        """Raise `WrongUse` where no journal of it could be followed: for its optimiser, or its module."""
+        self.observe()
+        _ = self.objective
+
     @property
     def objective(self) -> Objective:
         """What is minimised; raises `WrongUse` for a module whose gradients cannot be had again."""

@@ -141,8 +141,7 @@ class Tuner:
         if self._int8 is not None and not unmeasured:
             self._int8.require_origin()
         if journal:
-            head = self._make_head(self._unscaled)
-            head.observe(), head.objective
+            self._make_head(self._unscaled).check_replayable()
         called, unended = name or self.version.name, self._find_unended()
         if unended is not None:
             with working(unended) as place:
