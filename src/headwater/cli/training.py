@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,8 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from headwater.loader import Batch, DataLoader
 from headwater.report.loader import Step
+from headwater.train.tickets.bird import EarlyBird
 
-_COMPARED = 3
+_COMPARED, _RECENT = 3, 20
 _RATE, _RISE = 0.01, 0.3
 
 
@@ -31,14 +33,19 @@ def small_network(classes: int) -> nn.Module:
 
 @dataclass
 class Trainer:
-    """A network in training and what was measured; validation does not count as training time."""
+    """A network in training and what was measured; validation does not count as training time.
+
+    With a `bird` it becomes slim when that says so.
+    """
 
     network: nn.Module
+    bird: EarlyBird | None = None
     steps: list[Step] = field(default_factory=list)
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self._optimiser = torch.optim.AdamW(self.network.parameters(), weight_decay=0.01)
+        self._recent: deque[torch.Tensor] = deque(maxlen=_RECENT)
 
     def train_epoch(self, loader: DataLoader) -> Iterator[Batch]:
         """One epoch; yields each batch after the network has learned from it."""
@@ -65,8 +72,19 @@ class Trainer:
         loss = cross_entropy(logits, batch.targets, reduction="none")
         self._optimiser.zero_grad()
         torch.autograd.backward((loss * batch.weights).mean())
-        self._optimiser.step()
+        if self.bird is None:
+            self._optimiser.step()
+        else:
+            self._step_watched(self.bird, batch)
         return loss.detach(), (logits.argmax(1) == batch.targets).float().mean()
+
+    def _step_watched(self, bird: EarlyBird, batch: Batch) -> None:
+        self._recent.append(batch.inputs)
+        bird.after_backward()
+        self._optimiser.step()
+        if bird.observe(lr=self._optimiser.param_groups[0]["lr"]):
+            bird.slim(self._optimiser, self._recent)
+            self._recent.clear()
 
 
 @torch.no_grad()
