@@ -23,7 +23,7 @@ from headwater.store.duplicates import groups_at
 from headwater.store.selecting import selects_at
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.workers import Workers
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from relabelling import small_model
 from stores import running_daemon, write_tokens
 

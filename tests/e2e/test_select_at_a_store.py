@@ -34,7 +34,7 @@ from headwater.store.client.selecting import Selected
 from headwater.store.jobs.record import RELABEL, STOPPED, UNFINISHED
 from headwater.store.pushing import bring_over
 from headwater.store.selecting import selects_at
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from nets import CLASSES as COLOURS
 from nets import SIZE, plain
 from relabelling import nudged

@@ -24,7 +24,7 @@ from headwater.plan.prune import SettledMask
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.store.client.selecting import Selected
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from nets import SIZE, plain
 from stores import running_daemon, write_tokens
 from tunings import COLOURS, write_colours

@@ -40,7 +40,7 @@ from headwater.store.dataset import Dataset
 from headwater.store.jobs.select import VECTORS
 from headwater.store.pushing import bring_over
 from headwater.store.selecting import SelectingHere, Selects, selects_at
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 log = logging.getLogger("headwater")
 

@@ -22,7 +22,7 @@ from headwater.store.client.remote import RemoteStore
 from headwater.store.fleet import ShardedStore
 from headwater.store.jobs.duplicates import unfold
 from headwater.store.jobs.record import DUPLICATES
-from headwater.store.wire.messages import JobFacts
+from headwater.store.wire.jobmessages import JobFacts
 
 Advance = Callable[[int], None]
 """Told how many further samples were looked at."""

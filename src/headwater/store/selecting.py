@@ -37,7 +37,7 @@ from headwater.store.jobs.record import SELECT, JobRecord, now
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import COUNTS, Sieve, select
 from headwater.store.jobs.selections import Selections
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 
 class Selects(Protocol):

@@ -38,7 +38,7 @@ from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import PROXY, Sieve, select
 from headwater.store.jobs.selections import Kept, Selections
 from headwater.store.loads import Loads
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from killing import choose as choose_points
 from killing import find_points, kill_at
 from relabelling import CLASSES, FEATURES, nudged

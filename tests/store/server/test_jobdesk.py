@@ -25,16 +25,8 @@ from headwater.store.server.selected import SelectionDesk
 from headwater.store.server.state import State
 from headwater.store.server.studios import Studios
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
-    JobFacts,
-    JobList,
-    JobQuery,
-    JobStart,
-    JobStop,
-    Message,
-    SelectionRequest,
-    SelectionWish,
-)
+from headwater.store.wire.jobmessages import JobFacts, JobList, JobQuery, JobStart, JobStop, SelectionWish
+from headwater.store.wire.messages import Message, SelectionRequest
 from relabelling import small_model, write_photos
 from workshops import Workshop, open_workshop
 

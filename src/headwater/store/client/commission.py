@@ -20,7 +20,8 @@ from headwater.store.client.remote import RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.jobs.record import DONE, UNFINISHED
 from headwater.store.wire import messages, pages, payloads
-from headwater.store.wire.messages import JobFacts, SelectionRequest
+from headwater.store.wire.jobmessages import JobFacts
+from headwater.store.wire.messages import SelectionRequest
 from headwater.store.wire.payloads import Damaged
 
 log = logging.getLogger("headwater")

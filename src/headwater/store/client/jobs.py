@@ -10,15 +10,8 @@ from headwater.errors import HeadwaterError
 from headwater.store.client.connection import Connection
 from headwater.store.client.opening import act
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
-    JobFacts,
-    JobList,
-    JobQuery,
-    JobStart,
-    JobStop,
-    Message,
-    SelectionWish,
-)
+from headwater.store.wire.jobmessages import JobFacts, JobList, JobQuery, JobStart, JobStop, SelectionWish
+from headwater.store.wire.messages import Message
 from headwater.store.wire.payloads import Damaged
 
 M = TypeVar("M", bound=Message)

@@ -13,7 +13,7 @@ from headwater.store.client.connection import Connection
 from headwater.store.client.jobs import JobClient
 from headwater.store.client.remote import RemoteStore
 from headwater.store.jobs.record import SELECT
-from headwater.store.wire.messages import JobFacts, SelectionWish
+from headwater.store.wire.jobmessages import JobFacts, SelectionWish
 
 Bring = Callable[[Connection], int]
 """Sees to it that a store holds the proxy; the bytes that crossed the link for it."""

@@ -35,7 +35,7 @@ from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
 from headwater.store.loads import Load
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 PROXY = "proxy"
 """What stands as `by` in `made` of a version that serves selection alone; `run` says which run's."""

@@ -48,7 +48,8 @@ from headwater.store.server.studios import Studio, Studios
 from headwater.store.server.talk import Answer
 from headwater.store.server.workers import WorkersFailed
 from headwater.store.wire import messages
-from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart, JobStop, Message
+from headwater.store.wire.jobmessages import JobFacts, JobList, JobQuery, JobStart, JobStop
+from headwater.store.wire.messages import Message
 
 log = logging.getLogger("headwater")
 
