@@ -38,10 +38,11 @@ class JobClient:
         bound: float = 0.0,
         hold: bool = False,
         selection: SelectionWish | None = None,
+        rows: bool = False,
     ) -> JobFacts:
         """Begin a job, or find the unfinished one that does the same; what it takes is in `JobStart`."""
         key = uuid.uuid4().hex
-        wish = JobStart(kind, dataset, model, key, opinions, over_imports, bound, hold, selection)
+        wish = JobStart(kind, dataset, model, key, opinions, over_imports, bound, hold, selection, rows)
         return self._act("job_start", wish, JobFacts)
 
     def look(self, ids: Sequence[str] = ()) -> list[JobFacts]:

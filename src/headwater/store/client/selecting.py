@@ -55,8 +55,8 @@ class Selecting:
         found = self._commission.run(begin, over=over)
         figures = found.job.figures
         return Selected(
-            found.ids,
-            found.numbers,
+            found.chosen.ids,
+            found.chosen.weights,
             len(self._store.index),
             found.job.said,
             counts=found.job.counts,

@@ -22,7 +22,15 @@ from headwater.errors import (
     WrongUse,
 )
 from headwater.models.version import ModelVersion
-from headwater.store.jobs.duplicates import ByFeatures, ByPictures, Gallery, Look, check_bound, find_groups
+from headwater.store.jobs.duplicates import (
+    ROWS,
+    ByFeatures,
+    ByPictures,
+    Gallery,
+    Look,
+    check_bound,
+    find_groups,
+)
 from headwater.store.jobs.quantise import HOLD, Kiln, quantise
 from headwater.store.jobs.record import (
     DUPLICATES,
@@ -321,7 +329,9 @@ def _options(asked: JobStart) -> dict[str, bool]:
     """What a job of this kind can be told."""
     if asked.kind == QUANTISE:
         return {HOLD: asked.hold}
-    if asked.kind in (SELECT, DUPLICATES):
+    if asked.kind == DUPLICATES:
+        return {ROWS: asked.rows}
+    if asked.kind == SELECT:
         return {}
     return {"opinions": asked.opinions, "over_imports": asked.over_imports}
 

@@ -39,7 +39,8 @@ class JobStart(Message, frozen=True):
     model about samples with somebody else's label too, `over_imports` lets it replace labels that came with
     the data. To quantise, `bound` is the share of labels that must stay, and `hold` leaves in force what is.
     To select, `selection` says how. To find duplicates, `bound` is how many bits may differ; with a `model`,
-    which may be empty there, it is the least cosine of its features.
+    which may be empty there, it is the least cosine of its features; `rows` asks for what tells the samples
+    apart, hashes or features, and not for groups.
     """
 
     kind: Name
@@ -51,6 +52,7 @@ class JobStart(Message, frozen=True):
     bound: float = 0.0
     hold: bool = False
     selection: SelectionWish | None = None
+    rows: bool = False
 
 
 class JobQuery(Message, frozen=True):
