@@ -6,6 +6,7 @@ selects, and another if that one is lost.
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Sequence
@@ -72,12 +73,15 @@ class _Shards:
 
 
 def unite(parts: Sequence[Selected]) -> Selected:
-    """One selection of all; what a part's samples weigh together is as much as the part has samples."""
+    """One selection of all; what a part's samples weigh together is as much as the part has samples.
+
+    Weights have mean 1, and are not clipped.
+    """
     weights = [part.weights * (part.samples / max(1, len(part.ids))) for part in parts]
     reasons = dict.fromkeys(part.reason for part in parts)
     return Selected(
         np.concatenate([part.ids for part in parts]),
-        compose(np.concatenate(weights)),
+        compose(np.concatenate(weights), clip=math.inf),
         sum(part.samples for part in parts),
         "; ".join(reasons),
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in COUNTS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +29,10 @@ from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload
 from headwater.select.samples import Samples
-from headwater.select.selecting import find_selector, make_selection
+from headwater.select.selecting import complete_selection, find_selector, make_selection
+from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
+from headwater.select.weights import CLIP
 from headwater.store.cabinet import Cabinet
 from headwater.store.features import OWN, Features
 from headwater.store.jobs import select as module
@@ -139,7 +142,7 @@ def expected(site: Site, model: Model, features: np.ndarray, wish: SelectionWish
     known = columns(model, features, labels, vectors=wish.vectors if "vectors" in selector.needs else "")
     known |= {"bytes": site.index.sizes.astype(np.float32), **more}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
-    found = make_selection(selector, samples(site.index.ids, labels, known, **facts))
+    found = make_selection(selector, samples(site.index.ids, labels, known, **facts), clip=math.inf)
     return Kept(site.index.ids[found.places], found.weights, NAME, site.index.version)
 
 
@@ -147,6 +150,32 @@ def same(found: Kept, wanted: Kept) -> None:
     np.testing.assert_array_equal(found.ids, wanted.ids)
     np.testing.assert_array_equal(found.weights, wanted.weights)
     assert (found.dataset, found.version) == (wanted.dataset, wanted.version)
+
+
+@pytest.mark.parametrize("redundancy", ["keep", "drop"])
+def test_completed_it_is_the_selection_made_elsewhere_with_near_duplicates(
+    site: Site, redundancy: str
+) -> None:
+    """Weights of medoids reach the clip, and the members of a group count for it together."""
+    wish = SelectionWish("medoids", {"share": 0.15}, seed=2, epoch=4)
+    version = site.push(proxy())
+    features = site.keep_all(version)
+    record = site.record(version, wish)
+    site.run(record)
+    kept, index = site.selections.get(record.id), site.index
+    known = columns(proxy(), features, index.labels, vectors="logits")
+    known |= {"bytes": index.sizes.astype(np.float32), "group": (np.arange(COUNT) // 4).astype(np.int32)}
+    seen = samples(index.ids, index.labels, known, seed=2, epoch=4)
+    wanted = make_selection(make_selector("medoids", wish.parameters), seen, redundancy=redundancy)
+    places = index.position_of(kept.ids)
+    found = complete_selection(
+        seen, Selection("medoids", 4, places, kept.weights, "said"), redundancy=redundancy
+    )
+    np.testing.assert_array_equal(found.places, wanted.places)
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5)
+    assert kept.weights.max() > CLIP == pytest.approx(found.weights.max())
+    assert (len(found) < len(places)) == (redundancy == "drop")
+    assert ("near-duplicates left out" in found.reason) == (redundancy == "drop")
 
 
 WISHES = [

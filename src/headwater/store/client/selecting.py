@@ -21,7 +21,7 @@ Bring = Callable[[Connection], int]
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """Ids with weights, out of so many samples, and what it took.
+    """Ids with weights, not clipped, out of so many samples, and what it took.
 
     `counts` are what became of samples: scored, unlabelled, failed, chosen. `seconds` are those of scoring
     and choosing, at the slowest store; `bytes_moved` all that crossed the link for it, the proxy included.

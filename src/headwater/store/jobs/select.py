@@ -7,6 +7,7 @@ scoring until the end, so a process that is killed begins it anew, and comes to 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -87,6 +88,7 @@ def select(sieve: Sieve, running: Running) -> None:
     """Score all samples of a dataset and keep what the job's selector chooses of them.
 
     A sample without a label that the model knows, and one that could not be scored, is always among them.
+    Weights are not clipped, and near-duplicates are not looked for: these may lie at other stores.
     Raises `DatasetStale`, `ModelNotFound`, and `WrongUse` for a selector or a model that cannot be used here.
     """
     record, wish = running.record, running.record.selection
@@ -359,7 +361,7 @@ def _select_known(selector: Selector, samples: Samples, known: NDArray[np.bool_]
     selection = (
         select_all(part, name=selector.name, reason=f"everything: nothing is known of {missing!r} yet")
         if missing
-        else make_selection(selector, part)
+        else make_selection(selector, part, clip=math.inf)  # who has all stores' parts clips them
     )
     if known.all():
         return selection
