@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import headwater as hw
@@ -19,6 +20,7 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
 from headwater.loader.beside import Beside
+from headwater.measure.signalfile import read_signals
 from headwater.plan.prune import SettledMask
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
@@ -358,6 +360,57 @@ def test_a_frozen_trunk_selects_by_weights_in_a_run(colours: hw.Dataset) -> None
             assert found is not None
             chosen.append(found.places.tolist())
     assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.fixture
+def spots(tmp_path: Path) -> Path:
+    """Pictures of which no crop is like another."""
+    rng = np.random.default_rng(5)
+    for name in COLOURS:
+        (tmp_path / "spots" / name).mkdir(parents=True)
+        for number in range(20):
+            some = Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).resize((3 * SIZE, 3 * SIZE))
+            some.save(tmp_path / "spots" / name / f"{number}.png")
+    return tmp_path / "spots"
+
+
+def losses_of(model: nn.Module, data: hw.Dataset, steps: T.Compose, epoch: int) -> dict[int, float]:
+    """As a loop has them in an epoch."""
+    loader = hw.DataLoader(data, steps, batch_size=20, seed=3, num_workers=0)
+    loader.set_epoch(epoch)
+    found = {}
+    with torch.no_grad():
+        for batch in loader:
+            losses = nn.functional.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+            found |= dict(zip(batch.ids.tolist(), losses.tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("at_a_store", [True, False])
+def test_samples_are_scored_as_the_loader_will_crop_them(
+    spots: Path, tmp_path: Path, at_a_store: bool
+) -> None:
+    steps = T.Compose([T.RandomResizedCrop(SIZE), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)])
+    model, state = make_model().eval(), tmp_path / "state"
+    with torch.no_grad():
+        model[-1].weight *= 20
+    with (
+        running_daemon({"spots": spots}, state=state) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/spots" if at_a_store else spots)) as data,
+        closing(Beside(InfoBatch(ratio=0.9), data, steps, precision="fp32", run="mine")) as beside,
+    ):
+        loader = hw.DataLoader(data, steps, batch_size=20, seed=3, num_workers=0, select=beside, epochs=9)
+        list(loader)
+        beside.feed(model)
+        finish(beside)
+        assert beside.rounds[0].error is None
+        assert beside.rounds[0].epoch == 2
+        kept = state if at_a_store else Path(beside._folder.name)
+        (table,) = (kept / "selections" / "runs").glob("*/*.arrow")
+        found = read_signals(table, data.index).loss
+        trained, other = (np.array(list(losses_of(model, data, steps, epoch).values())) for epoch in (2, 1))
+    np.testing.assert_allclose(found, trained, atol=0.02, rtol=0.02)
+    assert np.abs(found - other).mean() > 0.2, "in other epochs they are cropped otherwise"
 
 
 def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:

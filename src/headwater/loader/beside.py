@@ -89,14 +89,15 @@ class Beside:
     """A selector for `hw.DataLoader(select=...)` that runs beside the data, with a proxy of the model.
 
     `selector` is one of the catalogue, by name (then `share` may be given) or as an object. `transform` is
-    what images go through before the proxy, without chance, as for validation. The loop calls `feed(model)`
-    once after each epoch; of `every` so many calls one counts. By then the loader has selected for the epoch
-    that comes next, so what was fed is used from the one after that on, and stores select while an epoch
-    trains. Until there is a selection, epochs visit everything; one that is late is waited for once, no
-    longer than the last epoch took, and then used when it comes; what is fed meanwhile is passed over, so
-    that rounds never queue. Where stores were lost, the last selection stands. When selecting costs more than
-    it saves, which is what epochs take less than one on everything with nothing else under way, it ends, with
-    a warning.
+    what images go through before the proxy: that of validation or, if it has chance in it, the loader's own,
+    so that each sample is scored as it will be cropped and flipped in the epoch that is selected for. The
+    loop calls `feed(model)` once after each epoch; of `every` so many calls one counts. By then the loader
+    has selected for the epoch that comes next, so what was fed is used from the one after that on, and stores
+    select while an epoch trains. Until there is a selection, epochs visit everything; one that is late is
+    waited for once, no longer than the last epoch took, and then used when it comes; what is fed meanwhile is
+    passed over, so that rounds never queue. Where stores were lost, the last selection stands. When selecting
+    costs more than it saves, which is what epochs take less than one on everything with nothing else under
+    way, it ends, with a warning.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
     least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
@@ -128,7 +129,12 @@ class Beside:
         if vectors not in (None, *VECTORS):
             raise WrongUse(f"vectors of {vectors!r}; choose from {', '.join(VECTORS)}")
         self._selector = _resolve(selector, share)
-        self._wish = SelectionWish(*describe_selector(self._selector), run=run or uuid.uuid4().hex[:16])
+        steps = as_pipeline(transform)
+        self._wish = SelectionWish(
+            *describe_selector(self._selector),
+            run=run or uuid.uuid4().hex[:16],
+            drawn=steps.steady_prefix < len(steps.samplewise),
+        )
         self._dataset, self._every, self._vectors = dataset, every, vectors
         self._folder = tempfile.TemporaryDirectory(prefix="headwater-")
         self._threads = Daemons(1, "headwater-beside", closed="this selector was closed; make a new one")
@@ -138,7 +144,7 @@ class Beside:
         self._feeder = Feeder(
             dataset,
             self._registry,
-            steps=as_pipeline(transform),
+            steps=steps,
             run=self._wish.run,
             precision=precision,
             least=correlation,

@@ -32,7 +32,7 @@ from headwater.store.client.commission import Over
 from headwater.store.client.errand import Abandoned
 from headwater.store.client.remote import RemoteStore
 from headwater.store.client.selecting import Bring, Selected, Selecting
-from headwater.store.features import OWN
+from headwater.store.features import Variation
 from headwater.store.fleet import ShardedStore
 from headwater.store.jobs.record import SELECT, JobRecord, now
 from headwater.store.jobs.runner import Running
@@ -128,8 +128,8 @@ class SelectingHere:
             extraction=partial(self._extraction, crew),
         )
 
-    def _extraction(self, crew: Crew, version: ModelVersion) -> Extraction:
-        chain = Chain(OWN.pipeline(version))
+    def _extraction(self, crew: Crew, version: ModelVersion, variation: Variation) -> Extraction:
+        chain = Chain(variation.pipeline(version), variation.seed)
         # several batches at once, a core each: a session that shares cores with others waits for them
         engine = Engine(self._registry.get(version.digest), threads=1)
         return Extraction(lambda: self._store.reader(chain, (Offload(0),)), chain, engine, crew)

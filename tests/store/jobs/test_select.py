@@ -34,7 +34,7 @@ from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
 from headwater.select.weights import CLIP
 from headwater.store.cabinet import Cabinet
-from headwater.store.features import OWN, Features
+from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs import select as module
 from headwater.store.jobs.record import JobFolder, JobRecord
 from headwater.store.jobs.runner import Running
@@ -53,7 +53,7 @@ WISH = SelectionWish("infobatch", {"ratio": 0.6}, seed=5, epoch=3)
 numbers = itertools.count()
 
 
-def no_images(version: ModelVersion) -> Extraction:
+def no_images(version: ModelVersion, variation: Variation) -> Extraction:
     raise AssertionError("an image was to be read")
 
 
@@ -63,7 +63,7 @@ class Site:
 
     folder: Path
     index: Index
-    extraction: Callable[[ModelVersion], Extraction] = no_images
+    extraction: Callable[[ModelVersion, Variation], Extraction] = no_images
     in_use: frozenset[str] = frozenset()
 
     @property
@@ -337,7 +337,7 @@ def photos(tmp_path: Path) -> Iterator[Site]:
     data = hw.open(write_labelled(tmp_path / "photos", 40, broken=3))
     crew = Crew(2, 2)
 
-    def extraction(version: ModelVersion) -> Extraction:
+    def extraction(version: ModelVersion, variation: Variation) -> Extraction:
         chain = Chain(OWN.pipeline(version))
         engine = Engine(Registry(tmp_path / "models").get(version.digest))
         return Extraction(lambda: data.store.reader(chain, (Offload(0),)), chain, engine, crew)

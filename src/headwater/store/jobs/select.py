@@ -30,7 +30,7 @@ from headwater.select.scoring import Gradients, score
 from headwater.select.selecting import Selector, make_selection, select_all
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
-from headwater.store.features import Features
+from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs.pace import Pace, Turn
 from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
@@ -56,7 +56,8 @@ _REASON = 300
 class Sieve:
     """Where it is done: a dataset, the models, how images become features, and where selections are kept.
 
-    `features` gives what is kept of a version's features, or None. `turn` is for work that stands in line
+    `features` gives what is kept of a version's features, or None; `extraction` makes them of images that
+    were varied so. `turn` is for work that stands in line
     with models, `spend` for what needs CPU and no place there. `in_use` are versions that may not go.
     `counted` is told what became of samples. `loads` is what it took to send samples lately, if it is known.
     """
@@ -66,7 +67,7 @@ class Sieve:
     registry: Registry
     selections: Selections
     features: Callable[[ModelVersion], Features | None]
-    extraction: Callable[[ModelVersion], Extraction]
+    extraction: Callable[[ModelVersion, Variation], Extraction]
     turn: Turn = lambda seconds: nullcontext()
     spend: Turn = lambda seconds: nullcontext()
     in_use: Callable[[], set[str]] = set
@@ -100,7 +101,8 @@ def select(sieve: Sieve, running: Running) -> None:
     if not record.result:  # else it was done, and the process ended before it had tidied up
         version = sieve.registry.version(record.model)
         try:
-            found = _Scoring(sieve, running, version, vectors=_gradients(selector, wish, version)).run()
+            vectors = _gradients(selector, wish, version)
+            found = _Scoring(sieve, running, version, variation_of(wish), vectors=vectors).run()
             if found is None:
                 return
             _conclude(sieve, running, found, _Choosing(sieve, running, selector).run(found, run))
@@ -109,6 +111,11 @@ def select(sieve: Sieve, running: Running) -> None:
                 raise
             return
     _tidy(sieve, wish, record.model, run)
+
+
+def variation_of(wish: SelectionWish) -> Variation:
+    """How images are varied before they are scored."""
+    return Variation(seed=wish.seed, epoch=wish.epoch) if wish.drawn else OWN
 
 
 def _conclude(sieve: Sieve, running: Running, found: _Found, chosen: _Chosen) -> None:
@@ -153,11 +160,19 @@ class _Scoring:
     """One pass of a proxy over a dataset."""
 
     def __init__(
-        self, sieve: Sieve, running: Running, version: ModelVersion, *, vectors: Gradients | None
+        self,
+        sieve: Sieve,
+        running: Running,
+        version: ModelVersion,
+        variation: Variation,
+        *,
+        vectors: Gradients | None,
     ) -> None:
         self._sieve, self._running, self._version, self._gradients = sieve, running, version, vectors
+        self._variation = variation
         self._targets = _Targets(sieve.index, version)
-        self._features = sieve.features(version) if _lasts(sieve.registry, version) else None
+        lasting = variation.is_own and _lasts(sieve.registry, version)  # no epoch has another's crops
+        self._features = sieve.features(version) if lasting else None
         self._head = make_head(sieve.registry.get(version.digest))
         self._extraction: Extraction | None = None
         self._columns: dict[str, NDArray[Any]] = {
@@ -202,9 +217,10 @@ class _Scoring:
         if not len(positions):
             return []
         if self._extraction is None:
-            self._extraction = self._sieve.extraction(self._version)
+            self._extraction = self._sieve.extraction(self._version, self._variation)
         made, features = [], []
-        for batch in self._extraction.run(positions, self._sieve.index.ids[positions]):
+        ids, epoch = self._sieve.index.ids[positions], self._variation.epoch
+        for batch in self._extraction.run(positions, ids, epoch=epoch):
             made.append(batch.positions)
             features.append(batch.features)
             self._fail(batch.failures)

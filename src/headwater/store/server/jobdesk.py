@@ -22,6 +22,7 @@ from headwater.errors import (
     WrongUse,
 )
 from headwater.models.version import ModelVersion
+from headwater.store.features import OWN, Variation
 from headwater.store.jobs.duplicates import (
     ROWS,
     ByFeatures,
@@ -257,7 +258,7 @@ class JobDesk:
             registry=state.registry,
             selections=selections_of(state),
             features=lambda version: self._studio(record, version).kept(),
-            extraction=lambda version: self._studio(record, version).extraction(
+            extraction=lambda version, variation: self._studio(record, version, variation).extraction(
                 asker, self._selecting, prints=self._studios.fingerprints(record.dataset)
             ),
             turn=lambda seconds: self._studios.engines.turn(seconds, asker, memory=0),
@@ -287,9 +288,9 @@ class JobDesk:
         prints = self._studios.fingerprinting(record.dataset, asker, self._selecting)
         return ByPictures(index, prints, int(record.bound), self._studios.fingerprints(record.dataset))
 
-    def _studio(self, record: JobRecord, version: ModelVersion) -> Studio:
+    def _studio(self, record: JobRecord, version: ModelVersion, variation: Variation = OWN) -> Studio:
         """Raises `DatasetStale`: an inbox that is sealed meanwhile has another version."""
-        studio = self._studios.open(record.dataset, version)
+        studio = self._studios.open(record.dataset, version, variation)
         if studio.store.index.version != record.version:
             raise DatasetStale(f"dataset {record.dataset!r} has another version by now; start another job")
         return studio

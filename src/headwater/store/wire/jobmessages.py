@@ -17,8 +17,9 @@ class SelectionWish(Message, frozen=True):
     `parameters` are its own, those that are not as by default. `seed` and `epoch` key what it draws,
     `stalled` is the share of its time that training waits for data. `vectors` says what tells samples apart,
     for selectors that look at that: `logits` or `weights`, by which the gradient of the loss is taken.
-    `run` is a name that the caller has for its training run: selectors that learn from several rounds find
-    what earlier ones with this name have found; `ends` says that no other comes.
+    `drawn` says that the proxy's steps draw, by `seed` and `epoch`, what a trainer's will: it sees the crops
+    that will be trained on. `run` is a name that the caller has for its training run: selectors that learn
+    from several rounds find what earlier ones with this name have found; `ends` says that no other comes.
     """
 
     selector: Name
@@ -30,6 +31,7 @@ class SelectionWish(Message, frozen=True):
     vectors: Name = "logits"
     run: Name = ""
     ends: bool = False
+    drawn: bool = False
 
 
 class JobStart(Message, frozen=True):
