@@ -310,8 +310,8 @@ class Afar:
     def attach(self, ranks: Any) -> None:
         pass
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
-        self.told.append((seconds > 0, whole))
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        self.told.append((seconds > 0, whole, visited))
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         return self.answers.pop(0) if self.answers else None
@@ -339,7 +339,7 @@ def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(
     loader.load_state_dict(state)
     list(loader)
     list(loader)
-    assert afar.told == [(True, True), (True, False), (True, False), (True, True)]
+    assert afar.told == [(True, whole, len(data)) for whole in (True, False, False, True)]
 
 
 def test_ranks_that_cannot_tell_each_other_are_refused_before_the_first_step(data: hw.Dataset) -> None:

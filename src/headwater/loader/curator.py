@@ -26,7 +26,7 @@ from headwater.select.past import Past
 from headwater.select.samples import Samples
 from headwater.select.selecting import (
     Selector,
-    drop_duplicates,
+    complete_selection,
     find_selector,
     make_selection,
     select_all,
@@ -41,7 +41,10 @@ _SUFFIX = ".arrow"
 
 @runtime_checkable
 class Elsewhere(Protocol):
-    """A selector that works where the data is, and of which an answer may come late or never."""
+    """A selector that works where the data is, and of which an answer may come late or never.
+
+    It clips no weights and knows no near-duplicates: both is done here, when there is all of a selection.
+    """
 
     @property
     def name(self) -> str: ...
@@ -53,8 +56,12 @@ class Elsewhere(Protocol):
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
         ...
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
-        """An epoch is over, after so many seconds; `whole` unless it was resumed or left early."""
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        """An epoch is over, after so many seconds; `whole` unless it was resumed or left early.
+
+        `visited` is how many samples it has, which are fewer than were selected where near-duplicates are
+        left out.
+        """
         ...
 
 
@@ -137,7 +144,8 @@ class Curator:
     def trained(self, seconds: float, *, whole: bool) -> None:
         """Say that an epoch is over, to who wants to know."""
         if isinstance(self._selector, Elsewhere):
-            self._selector.trained(seconds, whole=whole)
+            visited = len(self._dataset) if self._selection is None else len(self._selection)
+            self._selector.trained(seconds, whole=whole, visited=visited)
 
     def _check_ranks(self) -> None:
         """What learns from reports, or selects in one place for all, takes more than a rank's number."""
@@ -173,7 +181,7 @@ class Curator:
             return Selection(self.name, samples.epoch, last.places, last.weights, reason)
         if found is None:
             found = select_all(samples, name=self.name, reason="everything, until there is a selection")
-        return drop_duplicates(samples, found) if redundancy == "drop" else found
+        return complete_selection(samples, found, redundancy=redundancy)
 
     def _hold(self, selection: Selection) -> None:
         """Keep it in mind, and in the table too."""

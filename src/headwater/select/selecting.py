@@ -105,12 +105,19 @@ def make_selection(
     return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
 
 
-def drop_duplicates(samples: Samples, selection: Selection, *, clip: float = CLIP) -> Selection:
-    """A selection that was made without a look at near-duplicates, with one of each group for all of it."""
-    places, counts, said = _drop(samples, selection.places, selection.weights.astype(np.float64))
-    return replace(
-        selection, places=places, weights=compose(counts, clip=clip), reason=selection.reason + said
-    )
+def complete_selection(
+    samples: Samples, selection: Selection, *, clip: float = CLIP, redundancy: str = "keep"
+) -> Selection:
+    """What `make_selection` would have made of a choice, from one that it made without clip and redundancy.
+
+    For what was chosen where nobody knows of near-duplicates, or only of some of the samples.
+    """
+    check_redundancy(redundancy)
+    places, counts, said = selection.places, selection.weights.astype(np.float64), ""
+    if redundancy == "drop":
+        places, counts, said = _drop(samples, places, counts)
+    weights = compose(counts, clip=clip)
+    return replace(selection, places=places, weights=weights, reason=selection.reason + said)
 
 
 def _drop(

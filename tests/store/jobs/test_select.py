@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -28,17 +29,19 @@ from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload
 from headwater.select.samples import Samples
-from headwater.select.selecting import find_selector, make_selection
+from headwater.select.selecting import complete_selection, find_selector, make_selection
+from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
+from headwater.select.weights import CLIP
 from headwater.store.cabinet import Cabinet
-from headwater.store.features import OWN, Features
+from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs import select as module
 from headwater.store.jobs.record import JobFolder, JobRecord
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import PROXY, Sieve, select
 from headwater.store.jobs.selections import Kept, Selections
 from headwater.store.loads import Loads
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from killing import choose as choose_points
 from killing import find_points, kill_at
 from relabelling import CLASSES, FEATURES, nudged
@@ -50,7 +53,7 @@ WISH = SelectionWish("infobatch", {"ratio": 0.6}, seed=5, epoch=3)
 numbers = itertools.count()
 
 
-def no_images(version: ModelVersion) -> Extraction:
+def no_images(version: ModelVersion, variation: Variation) -> Extraction:
     raise AssertionError("an image was to be read")
 
 
@@ -60,7 +63,7 @@ class Site:
 
     folder: Path
     index: Index
-    extraction: Callable[[ModelVersion], Extraction] = no_images
+    extraction: Callable[[ModelVersion, Variation], Extraction] = no_images
     in_use: frozenset[str] = frozenset()
 
     @property
@@ -139,7 +142,7 @@ def expected(site: Site, model: Model, features: np.ndarray, wish: SelectionWish
     known = columns(model, features, labels, vectors=wish.vectors if "vectors" in selector.needs else "")
     known |= {"bytes": site.index.sizes.astype(np.float32), **more}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
-    found = make_selection(selector, samples(site.index.ids, labels, known, **facts))
+    found = make_selection(selector, samples(site.index.ids, labels, known, **facts), clip=math.inf)
     return Kept(site.index.ids[found.places], found.weights, NAME, site.index.version)
 
 
@@ -147,6 +150,32 @@ def same(found: Kept, wanted: Kept) -> None:
     np.testing.assert_array_equal(found.ids, wanted.ids)
     np.testing.assert_array_equal(found.weights, wanted.weights)
     assert (found.dataset, found.version) == (wanted.dataset, wanted.version)
+
+
+@pytest.mark.parametrize("redundancy", ["keep", "drop"])
+def test_completed_it_is_the_selection_made_elsewhere_with_near_duplicates(
+    site: Site, redundancy: str
+) -> None:
+    """Weights of medoids reach the clip, and the members of a group count for it together."""
+    wish = SelectionWish("medoids", {"share": 0.15}, seed=2, epoch=4)
+    version = site.push(proxy())
+    features = site.keep_all(version)
+    record = site.record(version, wish)
+    site.run(record)
+    kept, index = site.selections.get(record.id), site.index
+    known = columns(proxy(), features, index.labels, vectors="logits")
+    known |= {"bytes": index.sizes.astype(np.float32), "group": (np.arange(COUNT) // 4).astype(np.int32)}
+    seen = samples(index.ids, index.labels, known, seed=2, epoch=4)
+    wanted = make_selection(make_selector("medoids", wish.parameters), seen, redundancy=redundancy)
+    places = index.position_of(kept.ids)
+    found = complete_selection(
+        seen, Selection("medoids", 4, places, kept.weights, "said"), redundancy=redundancy
+    )
+    np.testing.assert_array_equal(found.places, wanted.places)
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5)
+    assert kept.weights.max() > CLIP == pytest.approx(found.weights.max())
+    assert (len(found) < len(places)) == (redundancy == "drop")
+    assert ("near-duplicates left out" in found.reason) == (redundancy == "drop")
 
 
 WISHES = [
@@ -308,7 +337,7 @@ def photos(tmp_path: Path) -> Iterator[Site]:
     data = hw.open(write_labelled(tmp_path / "photos", 40, broken=3))
     crew = Crew(2, 2)
 
-    def extraction(version: ModelVersion) -> Extraction:
+    def extraction(version: ModelVersion, variation: Variation) -> Extraction:
         chain = Chain(OWN.pipeline(version))
         engine = Engine(Registry(tmp_path / "models").get(version.digest))
         return Extraction(lambda: data.store.reader(chain, (Offload(0),)), chain, engine, crew)

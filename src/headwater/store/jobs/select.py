@@ -7,6 +7,7 @@ scoring until the end, so a process that is killed begins it anew, and comes to 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -29,13 +30,13 @@ from headwater.select.scoring import Gradients, score
 from headwater.select.selecting import Selector, make_selection, select_all
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
-from headwater.store.features import Features
+from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs.pace import Pace, Turn
 from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
 from headwater.store.loads import Load
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 PROXY = "proxy"
 """What stands as `by` in `made` of a version that serves selection alone; `run` says which run's."""
@@ -55,7 +56,8 @@ _REASON = 300
 class Sieve:
     """Where it is done: a dataset, the models, how images become features, and where selections are kept.
 
-    `features` gives what is kept of a version's features, or None. `turn` is for work that stands in line
+    `features` gives what is kept of a version's features, or None; `extraction` makes them of images that
+    were varied so. `turn` is for work that stands in line
     with models, `spend` for what needs CPU and no place there. `in_use` are versions that may not go.
     `counted` is told what became of samples. `loads` is what it took to send samples lately, if it is known.
     """
@@ -65,7 +67,7 @@ class Sieve:
     registry: Registry
     selections: Selections
     features: Callable[[ModelVersion], Features | None]
-    extraction: Callable[[ModelVersion], Extraction]
+    extraction: Callable[[ModelVersion, Variation], Extraction]
     turn: Turn = lambda seconds: nullcontext()
     spend: Turn = lambda seconds: nullcontext()
     in_use: Callable[[], set[str]] = set
@@ -87,6 +89,7 @@ def select(sieve: Sieve, running: Running) -> None:
     """Score all samples of a dataset and keep what the job's selector chooses of them.
 
     A sample without a label that the model knows, and one that could not be scored, is always among them.
+    Weights are not clipped, and near-duplicates are not looked for: these may lie at other stores.
     Raises `DatasetStale`, `ModelNotFound`, and `WrongUse` for a selector or a model that cannot be used here.
     """
     record, wish = running.record, running.record.selection
@@ -98,7 +101,8 @@ def select(sieve: Sieve, running: Running) -> None:
     if not record.result:  # else it was done, and the process ended before it had tidied up
         version = sieve.registry.version(record.model)
         try:
-            found = _Scoring(sieve, running, version, vectors=_gradients(selector, wish, version)).run()
+            vectors = _gradients(selector, wish, version)
+            found = _Scoring(sieve, running, version, variation_of(wish), vectors=vectors).run()
             if found is None:
                 return
             _conclude(sieve, running, found, _Choosing(sieve, running, selector).run(found, run))
@@ -107,6 +111,11 @@ def select(sieve: Sieve, running: Running) -> None:
                 raise
             return
     _tidy(sieve, wish, record.model, run)
+
+
+def variation_of(wish: SelectionWish) -> Variation:
+    """How images are varied before they are scored."""
+    return Variation(seed=wish.seed, epoch=wish.epoch) if wish.drawn else OWN
 
 
 def _conclude(sieve: Sieve, running: Running, found: _Found, chosen: _Chosen) -> None:
@@ -151,11 +160,19 @@ class _Scoring:
     """One pass of a proxy over a dataset."""
 
     def __init__(
-        self, sieve: Sieve, running: Running, version: ModelVersion, *, vectors: Gradients | None
+        self,
+        sieve: Sieve,
+        running: Running,
+        version: ModelVersion,
+        variation: Variation,
+        *,
+        vectors: Gradients | None,
     ) -> None:
         self._sieve, self._running, self._version, self._gradients = sieve, running, version, vectors
+        self._variation = variation
         self._targets = _Targets(sieve.index, version)
-        self._features = sieve.features(version) if _lasts(sieve.registry, version) else None
+        lasting = variation.is_own and _lasts(sieve.registry, version)  # no epoch has another's crops
+        self._features = sieve.features(version) if lasting else None
         self._head = make_head(sieve.registry.get(version.digest))
         self._extraction: Extraction | None = None
         self._columns: dict[str, NDArray[Any]] = {
@@ -200,9 +217,10 @@ class _Scoring:
         if not len(positions):
             return []
         if self._extraction is None:
-            self._extraction = self._sieve.extraction(self._version)
+            self._extraction = self._sieve.extraction(self._version, self._variation)
         made, features = [], []
-        for batch in self._extraction.run(positions, self._sieve.index.ids[positions]):
+        ids, epoch = self._sieve.index.ids[positions], self._variation.epoch
+        for batch in self._extraction.run(positions, ids, epoch=epoch):
             made.append(batch.positions)
             features.append(batch.features)
             self._fail(batch.failures)
@@ -359,7 +377,7 @@ def _select_known(selector: Selector, samples: Samples, known: NDArray[np.bool_]
     selection = (
         select_all(part, name=selector.name, reason=f"everything: nothing is known of {missing!r} yet")
         if missing
-        else make_selection(selector, part)
+        else make_selection(selector, part, clip=math.inf)  # who has all stores' parts clips them
     )
     if known.all():
         return selection
