@@ -26,7 +26,7 @@ from headwater.models.runtime import make_head
 from headwater.models.version import ModelVersion
 from headwater.select.samples import Samples
 from headwater.select.scoring import Gradients, score
-from headwater.select.selecting import Selector, make_selection, select_all
+from headwater.select.selecting import Selector, select_all, select_among
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
 from headwater.store.features import Features
@@ -354,31 +354,16 @@ def _select_known(selector: Selector, samples: Samples, known: NDArray[np.bool_]
     """A selection among those of which something is known, and all others with them."""
     if not known.any():
         return select_all(samples, name=selector.name, reason="everything: no sample could be scored")
-    part = samples if known.all() else samples.take(known)
-    missing = _unknown(selector, part)
-    selection = (
-        select_all(part, name=selector.name, reason=f"everything: nothing is known of {missing!r} yet")
-        if missing
-        else make_selection(selector, part)
-    )
-    if known.all():
-        return selection
-    (rows,), (rest,) = np.nonzero(known), np.nonzero(~known)
-    places = np.concatenate((rows[selection.places], rest))
-    weights = np.concatenate((selection.weights, np.ones(len(rest), np.float32)))
-    order = np.argsort(places, kind="stable")
-    reason = f"{selection.reason}, and {len(rest):,} that could not be scored"
-    return Selection(
-        *(selection.selector, selection.epoch, places[order], weights[order], reason),
-        buckets=selection.buckets,
-        state=selection.state,
-    )
+    if missing := _unknown(selector, samples, known):
+        reason = f"everything: nothing is known of {missing!r} yet"
+        return select_all(samples, name=selector.name, reason=reason)
+    return select_among(selector, samples, known)
 
 
-def _unknown(selector: Selector, samples: Samples) -> str:
-    """A column that the selector learns from and that says nothing of any sample; empty if there is none."""
+def _unknown(selector: Selector, samples: Samples, known: NDArray[np.bool_]) -> str:
+    """A column that the selector learns from and that says nothing of any known sample; empty if none."""
     columns = ((name, getattr(samples, name)) for name in selector.needs)
-    return next((name for name, column in columns if column is None or np.isnan(column).all()), "")
+    return next((name for name, column in columns if column is None or np.isnan(column[known]).all()), "")
 
 
 def _tidy(sieve: Sieve, wish: SelectionWish, model: str, run: Run | None) -> None:
