@@ -192,6 +192,8 @@ class Curator:
             "epoch": selection.epoch,
             "reason": selection.reason,
             "state": dict(selection.state),
+            "seed": self._seed,
+            "epochs": self._epochs,
         }
         log.info(
             "epoch %d: %d of %d samples (%s), worth %.0f of equal weight",

@@ -414,6 +414,10 @@ def test_rounds_of_a_run_know_of_each_other(site: Site, looks: Looks) -> None:
     assert set(shown.seen.tolist()) == {3}
     assert set(shown.last.tolist()) == {2}
     assert set(looks.seen[0].seen.tolist()) == {1}
+    table = site.selections.run("tester", NAME, "mine").before(3, site.index)
+    assert set(table.model.tolist()) == set(table.logits_model.tolist()) == {2}
+    assert table.notes["models"][2] == version.digest, "it says which proxy has shown it"
+    assert set(shown.judged.tolist()) == {2}
     site.run(site.record(version, history(WISH, 1, run="another")))
     assert set(looks.seen[-1].seen.tolist()) == {1}, "runs know nothing of each other"
 

@@ -300,8 +300,9 @@ class _Choosing:
         sieve, wish = self._sieve, self._running.record.selection
         assert wish is not None
         begun, index = sieve.clock(), sieve.index
-        signals = None if run is None else _add_round(run.before(wish.epoch, index), found, wish, index)
+        signals = None if run is None else run.before(wish.epoch, index)
         if signals is not None:
+            _add_round(signals, found, wish, index, model=self._running.record.model)
             self._pace.seconds = signals.notes.get(_STATE, {}).get(_SECONDS, 0.0)
         selection = self._choose(_samples(sieve, wish, found, signals), found.known)
         if signals is not None:
@@ -317,13 +318,13 @@ class _Choosing:
             return _select_known(self._selector, samples, known)
 
 
-def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index) -> Signals:
-    (known,) = np.nonzero(found.known)
+def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index, *, model: str) -> None:
+    (known,), number = np.nonzero(found.known), signals.number_model(model)
     for begin in range(0, len(known), BLOCK):
         at = known[begin : begin + BLOCK]
         loss, probability, margin = (found.columns[name][at] for name in ("loss", "probability", "margin"))
-        signals.record(index.ids[at], loss, epoch=wish.epoch, probability=probability, margin=margin)
-    return signals
+        said = {"probability": probability, "margin": margin}
+        signals.record(index.ids[at], loss, epoch=wish.epoch, model=number, **said)
 
 
 def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
@@ -342,9 +343,10 @@ def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals 
         state = signals.notes.get(_STATE, {}).get("state", {})
         columns |= {"smoothed": signals.smoothed, "peak": signals.peak, "deviation": signals.deviation}
         columns |= {"seen": signals.seen, "last": signals.epoch, "bucket": signals.bucket}
+        columns["judged"] = signals.logits_epoch
     else:
         columns |= {"smoothed": columns["loss"], "peak": columns["loss"]}
-        once = {"seen": 1, "last": wish.epoch}
+        once = {"seen": 1, "last": wish.epoch, "judged": wish.epoch}
         columns |= {name: np.broadcast_to(np.int32(value), len(index)) for name, value in once.items()}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
     return Samples.of(index.ids, index.labels, state=state, **facts, **columns)
