@@ -1,13 +1,15 @@
 """What training has shown about each sample: columns, one row per sample of the index.
 
-A column takes memory from when something is first known of it. Ranks exchange the rows that each has touched;
-`signalfile` writes and reads a table, with the rows that are still to be exchanged.
+A column takes memory from when something is first known of it, or room on disk if it is large. Ranks exchange
+the rows that each has touched; `signalfile` writes and reads a table, with those that are
+still to be exchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from headwater.data.index import Index
 from headwater.errors import WrongUse
+from headwater.measure.mapped import make_column
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -87,10 +90,14 @@ class Rows:
 
 
 class Signals:
-    """Columns of `COLUMNS`, each as an attribute. Written by the training loop's thread only."""
+    """Columns of `COLUMNS`, each as an attribute. Written by the training loop's thread only.
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    With a `folder`, large columns lie in files there that nobody sees, and the system holds what it has
+    memory for.
+    """
+
+    def __init__(self, index: Index, *, folder: Path | None = None) -> None:
+        self._index, self._folder = index, folder
         self._columns: dict[str, NDArray[Any]] = {}
         self.touched: NDArray[np.bool_] | None = None
         """Which rows were written to since ranks last told each other; None: none."""
@@ -106,8 +113,8 @@ class Signals:
         """The column; a new one knows nothing."""
         if name not in self._columns:
             kind = COLUMNS[name]
-            shape = (len(self._index), kind.width or width) if kind.width != 1 else len(self._index)
-            self._columns[name] = np.full(shape, kind.unknown, kind.dtype)
+            shape = (len(self._index), *([kind.width or width] if kind.width != 1 else []))
+            self._columns[name] = make_column(shape, kind.dtype, kind.unknown, folder=self._folder)
         return self._columns[name]
 
     def has(self, name: str) -> bool:
