@@ -15,8 +15,10 @@ import torch
 import headwater as hw
 from headwater import transforms as T
 from headwater.errors import StateMismatch, WrongUse
+from headwater.loader.reporting import Shown
 from headwater.select.proxy import Proxy
 from headwater.select.samples import Samples
+from headwater.select.scoring import WIDTH, Gradients
 from headwater.select.selection import Choice, Selection
 from headwater.select.uniform import Uniform
 
@@ -277,18 +279,24 @@ def test_logits_tell_probabilities_margins_and_gradients(data: hw.Dataset) -> No
     assert set(loader.signals.model[at].tolist()) == {3}
 
 
-def test_gradients_of_many_classes_keep_their_distances(data: hw.Dataset) -> None:
-    from headwater.loader.reporting import MOST_NUMBERS, project
-
+@pytest.mark.parametrize("classes", [10, 100])
+def test_a_trainer_and_a_store_tell_samples_apart_by_the_same(classes: int) -> None:
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(60, 1000)).astype(np.float32)
-    fewer = project(vectors)
-    assert fewer.shape == (60, MOST_NUMBERS)
-    pairs = rng.integers(0, 60, (200, 2))
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    before = np.linalg.norm(vectors[pairs[:, 0]] - vectors[pairs[:, 1]], axis=1)
-    after = np.linalg.norm(fewer[pairs[:, 0]] - fewer[pairs[:, 1]], axis=1)
-    assert np.mean(after / before) == pytest.approx(1, abs=0.05)
+    logits = (3 * rng.normal(size=(60, classes))).astype(np.float32)
+    targets = rng.integers(0, classes, 60)
+    shown = Shown.of(torch.zeros(60), torch.tensor(logits), torch.tensor(targets), vectors=True)
+    found = shown.columns["vectors"]
+    wanted = Gradients(classes).make(logits, targets)
+    assert found.shape == wanted.shape == (60, min(classes, WIDTH))
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+    assert np.abs(wanted).max() > 0.1
+
+
+def test_a_sample_without_a_label_has_a_vector_too() -> None:
+    logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(0))
+    shown = Shown.of(torch.zeros(2), logits, torch.tensor([-1, 5]), vectors=True)
+    lengths = np.linalg.norm(shown.columns["vectors"].astype(np.float32), axis=1)
+    assert lengths[0] == pytest.approx(float(logits.softmax(1)[0].norm()), rel=1e-2)
 
 
 def test_loads_are_noted_for_selectors(data: hw.Dataset) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwater.data.index import write_batch
 from headwater.data.indexcache import cache_folder
-from headwater.errors import StateMismatch, WrongUse
+from headwater.errors import WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
 from headwater.loader.knowledge import HISTORY, SELECTION, look_at, past_of
 from headwater.loader.pantry import Pantry
-from headwater.measure.signalfile import as_batch, read_signals
+from headwater.loader.tables import SUFFIX, Tables
+from headwater.measure.signalfile import read_signals
 from headwater.measure.signals import Signals
 from headwater.select.past import Past
 from headwater.select.samples import Samples
@@ -35,8 +34,6 @@ from headwater.select.selection import Selection
 from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
-
-_SUFFIX = ".arrow"
 
 
 @runtime_checkable
@@ -86,12 +83,15 @@ class Curator:
         """
         self._selector = selector if isinstance(selector, Elsewhere) else find_selector(selector)
         self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
-        known = folder if folder is not None and folder.suffix == _SUFFIX else None
-        self._folder = (folder if known is None else known.parent) or cache_folder() / "signals"
+        known = folder if folder is not None and folder.suffix == SUFFIX else None
+        self._tables = Tables((folder if known is None else known.parent) or cache_folder() / "signals")
         self._pantry = pantry
         if isinstance(self._selector, Elsewhere):
             self._selector.attach(ranks)
-        self.signals = Signals(dataset.index) if known is None else _read_known(known, dataset)
+        self.signals = Signals(dataset.index, folder=self._tables.folder)
+        if known is not None:
+            self.signals = read_signals(known, dataset.index, folder=self._tables.folder)
+            self.signals.renew()
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
@@ -200,6 +200,8 @@ class Curator:
             "epoch": selection.epoch,
             "reason": selection.reason,
             "state": dict(selection.state),
+            "seed": self._seed,
+            "epochs": self._epochs,
         }
         log.info(
             "epoch %d: %d of %d samples (%s), worth %.0f of equal weight",
@@ -218,26 +220,11 @@ class Curator:
 
     def save(self) -> str:
         """Write the table, with the selection that stands, and return the digest that it is found by."""
-        batch, digest = as_batch(self.signals, dataset=self._dataset.index.version)
-        path = self._path(digest)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_batch(path, batch)
-        except OSError as error:
-            raise StateMismatch(
-                f"cannot save what the selector knows in {self._folder}: {error.strerror}; make room, or "
-                "pass signals=FOLDER"
-            ) from error
-        return digest
+        return self._tables.save(self.signals, self._dataset.index)
 
     def restore(self, digest: str) -> None:
         """Go on with a saved table; raises `StateMismatch` where it is not, or is not of this data."""
-        path = self._path(digest)
-        if not path.exists():
-            raise StateMismatch(
-                f"the state goes with {os.fspath(path)}, which is not here; bring it, or pass signals=FOLDER"
-            )
-        self.signals = read_signals(path, self._dataset.index)
+        self.signals = self._tables.load(digest, self._dataset.index)
         note = self.signals.notes.get(SELECTION)
         self._selection = None if note is None else self._restored(note)
 
@@ -255,16 +242,6 @@ class Curator:
             note["state"],
             signals.stand_in[at[places]] if signals.has("stand_in") else None,
         )
-
-    def _path(self, digest: str) -> Path:
-        return self._folder / f"{digest}{_SUFFIX}"
-
-
-def _read_known(path: Path, dataset: Dataset) -> Signals:
-    """What another run has saved of this data."""
-    found = read_signals(path, dataset.index)
-    found.renew()
-    return found
 
 
 def _connected() -> bool:

@@ -356,7 +356,7 @@ class DataLoader:
         """Tell the loader the loss of each sample of a batch (`reduction="none"`), without weights.
 
         With `logits`, selectors also know probabilities and margins. `model` is any number that grows as the
-        model does, such as that of its step.
+        model does, such as that of its step; -1 is for that of the epoch.
         """
         vectors = self._curator is not None and "vectors" in self._curator.needs
         shown = Shown.of(loss, logits, batch.targets, vectors=vectors)

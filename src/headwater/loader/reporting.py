@@ -10,11 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwater.data.randomness import mix
 from headwater.errors import WrongUse
-
-MOST_NUMBERS = 32
-"""That tell a sample apart from others; gradients of more classes are projected to so many."""
+from headwater.select.scoring import Gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +57,9 @@ def _chances(probabilities: torch.Tensor, classes: torch.Tensor) -> dict[str, ND
     }
 
 
-def _gradients(probabilities: torch.Tensor, classes: torch.Tensor) -> NDArray[np.float32]:
-    """`p - y`, projected by signs that depend on the class alone where there are many."""
-    gradients = probabilities.clone()
+def _gradients(probabilities: torch.Tensor, classes: torch.Tensor) -> NDArray[np.float16]:
+    """`p - y`, with fewer numbers where there are many classes, as a store makes them of its samples."""
+    errors = probabilities.clone()
     labelled = (classes >= 0).nonzero(as_tuple=True)[0]
-    gradients[labelled, classes[labelled]] -= 1.0
-    return _numbers(gradients) if gradients.shape[1] <= MOST_NUMBERS else project(_numbers(gradients))
-
-
-def project(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Fewer numbers of about the same distances (Achlioptas 2003): sums with random signs."""
-    width = vectors.shape[1]
-    words = mix(np.arange(1, width * MOST_NUMBERS + 1, dtype=np.uint64))
-    signs = np.where(words >> np.uint64(63), 1.0, -1.0).astype(np.float32).reshape(width, MOST_NUMBERS)
-    fewer: NDArray[np.float32] = (vectors @ signs) / np.sqrt(np.float32(MOST_NUMBERS))
-    return fewer
+    errors[labelled, classes[labelled]] -= 1.0
+    return Gradients(errors.shape[1]).project(_numbers(errors))

@@ -267,7 +267,8 @@ def test_what_has_no_label_is_never_dropped(tmp_path: Path) -> None:
     without = site.index.ids[labels < 0]
     assert done.counts["unlabelled"] == len(without) > 50
     assert np.isin(without, found.ids).all()
-    assert (found.weights[np.isin(found.ids, without)] == 1).all()
+    own = np.isin(found.ids, without)
+    assert found.weights[own].sum() / found.weights.sum() == pytest.approx(len(without) / COUNT)
     assert found.weights.mean() == pytest.approx(1)
     assert (np.diff(site.index.position_of(found.ids)) > 0).all(), "in the order of the data"
     part = Site(tmp_path / "part", make_index(labels))
@@ -278,6 +279,35 @@ def test_what_has_no_label_is_never_dropped(tmp_path: Path) -> None:
     wanted = make_selection(make_selector("uniform", {"share": 0.1}), chosen)
     rest = found.ids[~np.isin(found.ids, without)]
     np.testing.assert_array_equal(rest, part.index.ids[known][wanted.places])
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        SelectionWish("medoids", {"share": 0.1}, seed=2, epoch=4),
+        SelectionWish("craig", {"share": 0.2}, seed=2, epoch=4),
+        SelectionWish("infobatch", {"ratio": 0.6}, seed=2, epoch=4),
+    ],
+    ids=lambda wish: wish.selector,
+)
+def test_what_could_not_be_scored_weighs_no_more_than_where_all_is_selected_from(
+    tmp_path: Path, wish: SelectionWish
+) -> None:
+    labels = np.random.default_rng(1).integers(0, len(NAMES), COUNT)
+    labels[::10] = -1
+    site = Site(tmp_path, make_index(labels))
+    features = site.keep_all(version := site.push(proxy()))
+    site.run(record := site.record(version, wish))
+    found = site.selections.get(record.id)
+    selector = make_selector(wish.selector, wish.parameters)
+    known = columns(proxy(), features, labels, vectors="logits")
+    for column in known.values():
+        column[labels < 0] = np.nan
+    wanted = make_selection(selector, samples(site.index.ids, labels, known, seed=2, epoch=4))
+    np.testing.assert_array_equal(found.ids, site.index.ids[wanted.places])
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-6)
+    own = np.isin(found.ids, site.index.ids[labels < 0])
+    assert found.weights[own].sum() / found.weights.sum() < 0.2
 
 
 def test_a_class_that_the_proxy_does_not_know_is_no_label(tmp_path: Path) -> None:
@@ -413,6 +443,10 @@ def test_rounds_of_a_run_know_of_each_other(site: Site, looks: Looks) -> None:
     assert set(shown.seen.tolist()) == {3}
     assert set(shown.last.tolist()) == {2}
     assert set(looks.seen[0].seen.tolist()) == {1}
+    table = site.selections.run("tester", NAME, "mine").before(3, site.index)
+    assert set(table.model.tolist()) == set(table.logits_model.tolist()) == {2}
+    assert table.notes["models"][2] == version.digest, "it says which proxy has shown it"
+    assert set(shown.judged.tolist()) == {2}
     site.run(site.record(version, history(WISH, 1, run="another")))
     assert set(looks.seen[-1].seen.tolist()) == {1}, "runs know nothing of each other"
 

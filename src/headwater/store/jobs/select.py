@@ -27,7 +27,7 @@ from headwater.models.runtime import make_head
 from headwater.models.version import ModelVersion
 from headwater.select.samples import Samples
 from headwater.select.scoring import Gradients, score
-from headwater.select.selecting import Selector, make_selection, select_all
+from headwater.select.selecting import Selector, select_all, select_among
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
 from headwater.store.features import OWN, Features, Variation
@@ -318,8 +318,9 @@ class _Choosing:
         sieve, wish = self._sieve, self._running.record.selection
         assert wish is not None
         begun, index = sieve.clock(), sieve.index
-        signals = None if run is None else _add_round(run.before(wish.epoch, index), found, wish, index)
+        signals = None if run is None else run.before(wish.epoch, index)
         if signals is not None:
+            _add_round(signals, found, wish, index, model=self._running.record.model)
             self._pace.seconds = signals.notes.get(_STATE, {}).get(_SECONDS, 0.0)
         selection = self._choose(_samples(sieve, wish, found, signals), found.known)
         if signals is not None:
@@ -335,13 +336,13 @@ class _Choosing:
             return _select_known(self._selector, samples, known)
 
 
-def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index) -> Signals:
-    (known,) = np.nonzero(found.known)
+def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index, *, model: str) -> None:
+    (known,), number = np.nonzero(found.known), signals.number_model(model)
     for begin in range(0, len(known), BLOCK):
         at = known[begin : begin + BLOCK]
         loss, probability, margin = (found.columns[name][at] for name in ("loss", "probability", "margin"))
-        signals.record(index.ids[at], loss, epoch=wish.epoch, probability=probability, margin=margin)
-    return signals
+        said = {"probability": probability, "margin": margin}
+        signals.record(index.ids[at], loss, epoch=wish.epoch, model=number, **said)
 
 
 def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
@@ -360,9 +361,10 @@ def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals 
         state = signals.notes.get(_STATE, {}).get("state", {})
         columns |= {"smoothed": signals.smoothed, "peak": signals.peak, "deviation": signals.deviation}
         columns |= {"seen": signals.seen, "last": signals.epoch, "bucket": signals.bucket}
+        columns["judged"] = signals.logits_epoch
     else:
         columns |= {"smoothed": columns["loss"], "peak": columns["loss"]}
-        once = {"seen": 1, "last": wish.epoch}
+        once = {"seen": 1, "last": wish.epoch, "judged": wish.epoch}
         columns |= {name: np.broadcast_to(np.int32(value), len(index)) for name, value in once.items()}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
     return Samples.of(index.ids, index.labels, state=state, **facts, **columns)
@@ -372,31 +374,17 @@ def _select_known(selector: Selector, samples: Samples, known: NDArray[np.bool_]
     """A selection among those of which something is known, and all others with them."""
     if not known.any():
         return select_all(samples, name=selector.name, reason="everything: no sample could be scored")
-    part = samples if known.all() else samples.take(known)
-    missing = _unknown(selector, part)
-    selection = (
-        select_all(part, name=selector.name, reason=f"everything: nothing is known of {missing!r} yet")
-        if missing
-        else make_selection(selector, part, clip=math.inf)  # who has all stores' parts clips them
-    )
-    if known.all():
-        return selection
-    (rows,), (rest,) = np.nonzero(known), np.nonzero(~known)
-    places = np.concatenate((rows[selection.places], rest))
-    weights = np.concatenate((selection.weights, np.ones(len(rest), np.float32)))
-    order = np.argsort(places, kind="stable")
-    reason = f"{selection.reason}, and {len(rest):,} that could not be scored"
-    return Selection(
-        *(selection.selector, selection.epoch, places[order], weights[order], reason),
-        buckets=selection.buckets,
-        state=selection.state,
-    )
+    if missing := _unknown(selector, samples, known):
+        reason = f"everything: nothing is known of {missing!r} yet"
+        return select_all(samples, name=selector.name, reason=reason)
+    # Who has all stores' parts clips them.
+    return select_among(selector, samples, known, clip=math.inf)
 
 
-def _unknown(selector: Selector, samples: Samples) -> str:
-    """A column that the selector learns from and that says nothing of any sample; empty if there is none."""
+def _unknown(selector: Selector, samples: Samples, known: NDArray[np.bool_]) -> str:
+    """A column that the selector learns from and that says nothing of any known sample; empty if none."""
     columns = ((name, getattr(samples, name)) for name in selector.needs)
-    return next((name for name, column in columns if column is None or np.isnan(column).all()), "")
+    return next((name for name, column in columns if column is None or np.isnan(column[known]).all()), "")
 
 
 def _tidy(sieve: Sieve, wish: SelectionWish, model: str, run: Run | None) -> None:
