@@ -303,7 +303,8 @@ def test_what_could_not_be_scored_weighs_no_more_than_where_all_is_selected_from
     known = columns(proxy(), features, labels, vectors="logits")
     for column in known.values():
         column[labels < 0] = np.nan
-    wanted = make_selection(selector, samples(site.index.ids, labels, known, seed=2, epoch=4))
+    seen = samples(site.index.ids, labels, known, seed=2, epoch=4)
+    wanted = make_selection(selector, seen, clip=math.inf)
     np.testing.assert_array_equal(found.ids, site.index.ids[wanted.places])
     np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-6)
     own = np.isin(found.ids, site.index.ids[labels < 0])
