@@ -185,7 +185,10 @@ class FetchedAgain:
     def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
         """There is one rank, whoever asks."""
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
+    def resume(self, selection: Selection) -> None:
+        """No run of this is saved."""
+
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
         """It goes on, whatever it costs."""
 
     def select_epoch(self, samples: Samples) -> Selection | None:

@@ -24,6 +24,7 @@ from headwater.measure.signalfile import read_signals
 from headwater.plan.prune import SettledMask
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
+from headwater.select.selection import Selection
 from headwater.store.client.selecting import Selected
 from headwater.store.server.decoding import Asker
 from headwater.store.wire.jobmessages import SelectionWish
@@ -317,6 +318,23 @@ def test_selecting_that_costs_more_than_it_saves_ends(
     assert (found[4].weights == 1).all()
     assert caplog.text.count("it ends, and epochs visit everything") == 1
     assert len(stores.wishes) == 4, "nothing more is fed"
+
+
+@pytest.mark.parametrize("name", ["", "own"])
+def test_a_run_that_goes_on_knows_that_it_selects_and_by_which_name(colours: hw.Dataset, name: str) -> None:
+    stood = Selection("s", 3, np.arange(50), np.ones(50, np.float32), "r", state={"model": "m", "run": "was"})
+    with closing(Beside("infobatch", colours, STEPS, precision="fp32", run=name)) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        stores.go.set()
+        beside.resume(stood)
+        for epoch in range(4, 9):
+            beside.select_epoch(look(epoch, colours))
+            beside._worth.spend(fed=1.0)
+            beside.trained(50.0, whole=True, visited=50)
+            beside.feed(make_model())
+            finish(beside)
+        assert not beside.dropped, "an epoch on everything would take 150 s"
+        assert {wish.run for wish in stores.wishes} == {name or "was"}
 
 
 def test_where_the_trunk_is_frozen_samples_differ_by_the_last_layers_gradient(

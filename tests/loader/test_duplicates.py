@@ -119,6 +119,9 @@ class Afar:
     def attach(self, ranks: Any) -> None:
         pass
 
+    def resume(self, selection: Selection) -> None:
+        pass
+
     def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
         self.visited.append(visited)
 

@@ -318,6 +318,9 @@ class Afar:
     def attach(self, ranks: Any) -> None:
         pass
 
+    def resume(self, selection: Selection) -> None:
+        self.answers.append(selection)
+
     def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
         self.told.append((seconds > 0, whole, visited))
 
@@ -332,6 +335,20 @@ def test_the_last_selection_stands_while_none_comes(data: hw.Dataset) -> None:
     assert sorted(ids_of(list(loader))) == sorted(data.ids.tolist())
     for _ in range(2):
         assert sorted(ids_of(list(loader))) == sorted(data.ids[places].tolist())
+
+
+def test_who_works_elsewhere_hears_what_stands_where_a_run_goes_on(data: hw.Dataset, tmp_path: Path) -> None:
+    places, weights = np.array([1, 4, 6]), np.ones(3, np.float32)
+    chosen = Selection("afar", 1, places, weights, "three", state={"run": "mine"})
+    loader = make(data, Afar([None, chosen]), signals=tmp_path)
+    list(loader)
+    list(loader)
+    afar = Afar([])
+    make(data, afar, signals=tmp_path).load_state_dict(loader.state_dict())
+    (found,) = afar.answers
+    assert found is not None
+    assert found.places.tolist() == places.tolist()
+    assert found.state == {"run": "mine"}, "also of one that stands for another epoch"
 
 
 def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(

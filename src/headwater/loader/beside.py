@@ -103,7 +103,8 @@ class Beside:
     least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
     samples apart: the `logits`, or the last layer's `weights`, which is all of the gradient where nothing
     else is trained; unless it is given, those are taken there. `run` is a name for this training run: what
-    earlier rounds have shown is known to later ones of the same name.
+    earlier rounds have shown is known to later ones of the same name. Without one it has a name of its own,
+    which is saved with the loader's state.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Beside:
             raise WrongUse(f"vectors of {vectors!r}; choose from {', '.join(VECTORS)}")
         self._selector = _resolve(selector, share)
         steps = as_pipeline(transform)
+        self._named = bool(run)
         self._wish = SelectionWish(
             *describe_selector(self._selector),
             run=run or uuid.uuid4().hex[:16],
@@ -176,6 +178,14 @@ class Beside:
     def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
         """The ranks are those of a loader, which may have been told them."""
         self._ranks = ranks
+
+    def resume(self, selection: Selection) -> None:
+        """A saved run goes on: epochs go by this selection, if stores made it, and the run has its name."""
+        run = selection.state.get("run", "")
+        self._standing = bool(run)
+        if run and not self._named:
+            self._wish = msgspec.structs.replace(self._wish, run=run)
+            self._feeder.run = run
 
     def feed(self, model: nn.Module) -> None:
         """Hand over a model's weights for the next selection; they are copied. All ranks call it.
@@ -256,7 +266,7 @@ class Beside:
         order = np.argsort(places, kind="stable")
         return Selection(
             *(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason),
-            state={"model": verdict.model},
+            state={"model": verdict.model, "run": verdict.run},
         )
 
     def close(self) -> None:
@@ -332,7 +342,7 @@ class Beside:
         one, selected = come[-1]
         log.info("%s", _describe(one))
         version = "" if one.fed is None else one.fed.version
-        return Verdict(selected.ids, selected.weights, selected.reason, model=version)
+        return Verdict(selected.ids, selected.weights, selected.reason, model=version, run=self._wish.run)
 
     def _wait(self, one: Round) -> None:
         """For a round that is due, once; raises what kept it from its end, if it would do so again."""

@@ -49,6 +49,10 @@ class Elsewhere(Protocol):
         """It selects for a loader that is of this rank, of so many."""
         ...
 
+    def resume(self, selection: Selection) -> None:
+        """A saved run goes on, in which this selection stands; its state is what this selector put there."""
+        ...
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
         ...
@@ -178,7 +182,7 @@ class Curator:
         found, last = self._selector.select_epoch(samples), self._selection
         if found is None and last is not None:
             reason = "as before; there is none that is newer"
-            return Selection(self.name, samples.epoch, last.places, last.weights, reason)
+            return Selection(self.name, samples.epoch, last.places, last.weights, reason, state=last.state)
         if found is None:
             found = select_all(samples, name=self.name, reason="everything, until there is a selection")
         return complete_selection(samples, found, redundancy=redundancy)
@@ -227,6 +231,8 @@ class Curator:
         self.signals = self._tables.load(digest, self._dataset.index)
         note = self.signals.notes.get(SELECTION)
         self._selection = None if note is None else self._restored(note)
+        if self._selection is not None and isinstance(self._selector, Elsewhere):
+            self._selector.resume(self._selection)
 
     def _restored(self, note: dict[str, Any]) -> Selection:
         signals, at = self.signals, self._at
