@@ -135,6 +135,12 @@ class AtTrainer:
         """`loader` gives all photos in their order, as the network is to see them."""
         self._course, self._loader, self._epochs = course, loader, epochs
 
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """There is one trainer."""
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """The course times its epochs itself."""
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         if not WHOLE <= samples.epoch < self._epochs:
             return None
