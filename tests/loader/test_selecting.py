@@ -292,6 +292,19 @@ def test_a_trainer_and_a_store_tell_samples_apart_by_the_same(classes: int) -> N
     assert np.abs(wanted).max() > 0.1
 
 
+def test_stats_say_that_a_selector_has_ended(data: hw.Dataset, tmp_path: Path) -> None:
+    loader = make(data, "medoids", signals=tmp_path)
+    for batch in loader:
+        logits = torch.randn(len(batch), 10, generator=torch.Generator().manual_seed(1))
+        loader.report(batch, loss=loss_of(batch), logits=logits)
+    assert loader.stats().selecting_ended == ""
+    assert len(loader.selection or ()) < len(data)
+    loader.signals.notes["ended"] = "it costs too much"
+    assert loader.stats().to_dict()["selecting_ended"] == "it costs too much"
+    assert sum(len(batch) for batch in train(loader)) < len(data), "the epoch that stands is as it was"
+    assert sum(len(batch) for batch in train(loader)) == len(data)
+
+
 def test_a_sample_without_a_label_has_a_vector_too() -> None:
     logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(0))
     shown = Shown.of(torch.zeros(2), logits, torch.tensor([-1, 5]), vectors=True)

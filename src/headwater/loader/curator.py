@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from headwater.data.indexcache import cache_folder
 from headwater.errors import WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
-from headwater.loader.knowledge import HISTORY, SELECTION, look_at, past_of
+from headwater.loader.knowledge import ENDED, HISTORY, SELECTION, look_at, past_of
+from headwater.loader.ledger import LEAST_SECONDS, Ledger
 from headwater.loader.pantry import Pantry
 from headwater.loader.tables import SUFFIX, Tables
 from headwater.measure.signalfile import read_signals
@@ -79,6 +81,7 @@ class Curator:
         ranks: Callable[[], tuple[int, int]],
         folder: Path | None = None,
         pantry: Pantry | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand.
 
@@ -92,6 +95,7 @@ class Curator:
         self._pantry = pantry
         if isinstance(self._selector, Elsewhere):
             self._selector.attach(ranks)
+        self._ledger = None if isinstance(self._selector, Elsewhere) else Ledger(self._selector, clock=clock)
         self.signals = Signals(dataset.index, folder=self._tables.folder)
         if known is not None:
             self.signals = read_signals(known, dataset.index, folder=self._tables.folder)
@@ -108,8 +112,8 @@ class Curator:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Columns that must be reported."""
-        return () if isinstance(self._selector, Elsewhere) else self._selector.needs
+        """Columns that must be reported; none for a selector that selects no more."""
+        return () if isinstance(self._selector, Elsewhere) or self.ended else self._selector.needs
 
     def standing(self, epoch: int) -> Selection:
         """What was selected for this epoch; if nothing was yet, it is done now, unless all ranks must.
@@ -137,6 +141,7 @@ class Curator:
                 stalled = self._exchange(stalled)
             else:
                 self.signals.touched = None  # there is nobody to tell
+            self._judge()
             self._select(epoch, stalled)
         assert self._selection is not None
         return self._selection
@@ -145,11 +150,36 @@ class Curator:
         """How many samples were selected for each epoch so far."""
         return {one.epoch: one.selected for one in past_of(self.signals)}
 
+    @property
+    def ended(self) -> str:
+        """Why a selector at the trainer selects no more, in a line; empty while it does."""
+        return str(self.signals.notes.get(ENDED, ""))
+
+    def scored(self, seconds: float) -> None:
+        """Say what it took to know more of samples than their loss."""
+        if self._ledger is not None:
+            self._ledger.scored(seconds)
+
     def trained(self, seconds: float, *, whole: bool) -> None:
         """Say that an epoch is over, to who wants to know."""
         if isinstance(self._selector, Elsewhere):
             visited = len(self._dataset) if self._selection is None else len(self._selection)
             self._selector.trained(seconds, whole=whole, visited=visited)
+        elif self._ledger is not None and whole and self._selection is not None:
+            self._ledger.trained(seconds, visited=len(self._selection), samples=len(self._dataset))
+        elif self._ledger is not None:
+            self._ledger.left()
+
+    def _judge(self) -> None:
+        """End a selector that does not pay, on all ranks at once; what is saved knows of it too."""
+        if self._ledger is None or not self._ledger.judges or self.ended:
+            return
+        several = self._ranks()[1] > 1 and _connected()
+        lost = mean_of(self._ledger.lost) if several else self._ledger.lost
+        if lost >= LEAST_SECONDS:
+            reason = self._ledger.verdict or f"selecting costs {lost:.3g} s an epoch more than it saves"
+            self.signals.notes[ENDED] = reason
+            log.warning("%s; %s ends, and epochs visit everything", reason, self.name)
 
     def _check_ranks(self) -> None:
         """What learns from reports, or selects in one place for all, takes more than a rank's number."""
@@ -178,7 +208,7 @@ class Curator:
         """A new selection; from elsewhere the last one again where none comes, and everything before any."""
         redundancy = "keep" if self._pantry is None else self._pantry.redundancy(samples.stalled)
         if not isinstance(self._selector, Elsewhere):
-            return make_selection(self._selector, samples, redundancy=redundancy)
+            return self._choose(self._selector, samples, redundancy)
         found, last = self._selector.select_epoch(samples), self._selection
         if found is None and last is not None:
             reason = "as before; there is none that is newer"
@@ -186,6 +216,14 @@ class Curator:
         if found is None:
             found = select_all(samples, name=self.name, reason="everything, until there is a selection")
         return complete_selection(samples, found, redundancy=redundancy)
+
+    def _choose(self, selector: Selector, samples: Samples, redundancy: str) -> Selection:
+        assert self._ledger is not None
+        if self.ended:
+            found = select_all(samples, name=self.name, reason=f"everything: {self.ended}")
+            return complete_selection(samples, found, redundancy=redundancy)
+        with self._ledger.selecting():
+            return make_selection(selector, samples, redundancy=redundancy)
 
     def _hold(self, selection: Selection) -> None:
         """Keep it in mind, and in the table too."""

@@ -13,8 +13,8 @@ from headwater.select.past import Past
 from headwater.select.samples import COLUMNS, Samples
 from headwater.store.dataset import Dataset
 
-SELECTION, HISTORY = "selection", "history"
-"""Notes of a table: what was selected last, and the epochs until then."""
+SELECTION, HISTORY, ENDED = "selection", "history", "ended"
+"""Notes of a table: what was selected last, the epochs until then, and why nothing more is selected."""
 
 _SOURCES = {"last": "epoch", "judged": "logits_epoch", "peak": "losses", "deviation": "probability_spread"}
 """Columns that have another name in the table, or follow from another one there."""

@@ -361,6 +361,8 @@ class DataLoader:
         vectors = self._curator is not None and "vectors" in self._curator.needs
         shown = Shown.of(loss, logits, batch.targets, vectors=vectors)
         self.signals.record(batch.ids.numpy(), epoch=batch.epoch, model=model, **shown.columns)
+        if self._curator is not None:
+            self._curator.scored(shown.seconds)
 
     @property
     def signals(self) -> Signals:
@@ -380,7 +382,9 @@ class DataLoader:
     def stats(self) -> Stats:
         """Totals since this loader was made."""
         failure = "" if self._planner is None else self._planner.failure
-        return replace(self._meter.stats(), planning_failed=failure, stand_ins=self._stood_in)
+        ended = "" if self._curator is None else self._curator.ended
+        stats = replace(self._meter.stats(), stand_ins=self._stood_in)
+        return replace(stats, planning_failed=failure, selecting_ended=ended)
 
     def close(self) -> None:
         """Let the threads go. They also go when the loader is no longer used."""

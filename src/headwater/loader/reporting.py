@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +17,22 @@ from headwater.select.scoring import Gradients
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """Columns by the names that `Signals.record` has for them."""
+    """Columns by the names that `Signals.record` has for them, and what all but the loss took to make."""
 
     columns: Mapping[str, Any]
+    seconds: float = 0.0
 
     @classmethod
     def of(cls, loss: torch.Tensor, logits: torch.Tensor | None, targets: Any, *, vectors: bool) -> Shown:
         """`vectors` are the gradients of the loss by the logits, which tell samples of a class apart."""
         found: dict[str, Any] = {"loss": _numbers(loss)}
+        begun = time.perf_counter()  # by now a device has done what comes before the loss
         if logits is not None:
             probabilities = logits.detach().float().softmax(dim=1)
             classes = _classes(targets, probabilities)
             found |= _chances(probabilities, classes)
             found |= {"vectors": _gradients(probabilities, classes)} if vectors else {}
-        return cls(found)
+        return cls(found, time.perf_counter() - begun)
 
 
 def _numbers(values: torch.Tensor) -> NDArray[np.float32]:
