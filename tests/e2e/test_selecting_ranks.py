@@ -94,6 +94,37 @@ beside.close()
 dist.destroy_process_group()
 """
 
+DEAR = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import torch.distributed as dist
+import headwater as hw
+from headwater.loader.curator import Curator
+from headwater.select import Choice
+
+rank, world, port, folder, out = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+now = [0.0]
+
+class Slow:
+    name, explore, needs = "slow", 0.0, ("vectors",)
+
+    def choose(self, samples):
+        now[0] += 30.0 if rank == "0" else 0.0  # one rank alone finds it dear
+        return Choice(np.arange(0, len(samples), 2), "every other")
+
+given = {"seed": 0, "epochs": None, "ranks": lambda: (int(rank), int(world)), "folder": Path(out).parent}
+curator = Curator(Slow(), hw.open(folder), clock=lambda: now[0], **given)
+curator.signals.column("vectors", width=2)[:] = 0
+counts = []
+for epoch in range(5):
+    counts.append(len(curator.begin(epoch)))
+    curator.trained(10.0, whole=True)
+json.dump({"counts": counts, "ended": curator.ended}, open(out, "w"))
+dist.destroy_process_group()
+"""
+
 
 def run_ranks(
     folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int, mode: str = "select"
@@ -227,3 +258,13 @@ def test_what_the_first_rank_cannot_select_all_are_told(colours: Path, tmp_path:
     assert first.startswith("WrongUse: ")
     assert "tells 9 classes apart" in first
     assert second == f"HeadwaterError: the first rank could not select: {first}"
+
+
+@pytest.mark.slow
+def test_a_selector_that_is_dear_for_one_rank_ends_on_all_at_once(photo_folder: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / f"{rank}.json" for rank in range(2)]
+    one, other = start(DEAR, 2, outs, lambda out: (photo_folder, out))
+    count = len(hw.open(photo_folder))
+    assert one["counts"] == other["counts"] == [(count + 1) // 2] * 3 + [count] * 2
+    assert one["ended"].startswith("selecting costs 30 s an epoch")
+    assert other["ended"] == "selecting costs 10 s an epoch more than it saves"
