@@ -10,8 +10,8 @@ need not be wrong: all their pixels are compared, in colour, at the best of all 
 Only if they do not correlate by 0.75 is the pair counted as wrong. That line was drawn by eye, so the
 precision is also shown for lines to both sides of it, and with all unplanted pairs counted as wrong.
 
-Grouping is measured on made-up hashes, by the time and by the most memory that it holds a sample. Vectors take
-some twenty times as long a sample, and more than ten times the memory with themselves: they stop at 1e5.
+Grouping is measured on made-up hashes, by the time and by the most memory that it holds a sample. Vectors
+take some twenty times as long a sample, and stop at 1e5.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from imagesets import FOLDERS, work_in
 from measuring import Bar, Cell, Flag, Options, Report, Table, main
 from selecting_runs import rate_at
 from small_files import make_parquet
-from timed_training import BACKWARD, FORWARD, METRICS, SELECTING, WAITING, Loop, judging_steps, training_steps
+from timed_training import BACKWARD, FORWARD, METRICS, SELECTING, WAITING, Loop, judge_by, training_steps
 
 RATE_BITS = 8e6
 WIDTH, BATCH = 8, 100
@@ -173,20 +173,6 @@ class Course:
 
     def _cpu(self) -> float:
         return cpu_seconds((os.getpid(), self.store.pid))
-
-
-def judge_by(file: Path) -> Judge:
-    """Percents of a file's images that a network gets right; they are decoded once."""
-    loader = hw.DataLoader(hw.open(file, progress=False), judging_steps(), batch_size=500, progress=False)
-    batches = [(batch.inputs, batch.targets) for batch in loader]
-
-    def judge(network: nn.Module) -> float:
-        network.eval()
-        with torch.inference_mode():
-            right = sum(int((network(x).argmax(1) == y).sum()) for x, y in batches)
-        return 100 * right / sum(len(y) for _, y in batches)
-
-    return judge
 
 
 @contextmanager
