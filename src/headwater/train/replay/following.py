@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwater.plan.replay import Course, Inertia, Policy, ReplayPlan
 from headwater.train.replay.motion import Motion
@@ -73,6 +74,7 @@ class Follower:
         file, (first, visits) = self._file, self._request.walk()
         begin = 0 if self._writer is not None else file.mark_before(first)[0]
         self._first = first
+        self._ahead = self._sum_up_rates()
         for visit, moment in zip(islice(visits, begin, None), file.moments(begin), strict=True):
             if visit.number % file.header.every == 0:
                 self._old.set(*file.mark_before(visit.number)[1:])
@@ -144,13 +146,13 @@ class Follower:
             self._exact.append(visit.number)  # for nothing
             return np.zeros_like(gradient)
         rate, offset = self._rule.mean(moment.rates), self._offset.place
-        if not self._course.next_is_exact():
+        if not self._course.next_is_exact(offset):
             return self._course.predict(offset, rate)
         self._inform(visit.number)
         known, size = gradient * np.float32(visit.size), np.float32(visit.size)
         parts = self._data.parts(visit.members)
         change = self._objective.change(self._old.place, offset, parts, known=known) / size
-        self._course.learn(offset, change, rate)
+        self._course.learn(offset, change, rate, ahead=float(self._ahead[visit.number]))
         self._exact.append(visit.number)
         self._rows += visit.size
         return change
@@ -160,6 +162,11 @@ class Follower:
         if self._sketch is not None and step >= self._look_at:
             self._course.assume(self._sketch.at(self._old.place))
             self._look_at = step + 1 + int(_PATIENCE * (step - self._first))
+
+    def _sum_up_rates(self) -> NDArray[np.float64]:
+        """Of all steps after each."""
+        rates = np.array([self._rule.mean(each) for each in self._file.rates(0)])
+        return rates[::-1].cumsum()[::-1] - rates
 
     def _train(self, new: Motion, visit: Visit, moment: Moment) -> Vector | None:
         """A step of the new run by itself."""
