@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -53,12 +54,25 @@ class Correction:
         return added
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Moves of length 1, what each did, and what the prior has for it, as rows; the last is last."""
+
+    moves: Vector
+    changes: Vector
+    bent: Vector
+
+    @cached_property
+    def inverse(self) -> Vector:
+        """Of the products of all moves with each other."""
+        wide = self.moves.astype(np.float64)
+        return invert(wide @ wide.T, _ALIKE).astype(np.float32)
+
+
 class Form(Protocol):
     """How pairs correct a prior."""
 
-    def __call__(self, moves: Vector, changes: Vector, bent: Vector) -> Correction:
-        """From moves of length 1, what each did, and what the prior has for it, as rows; the last is last."""
-        ...
+    def __call__(self, known: Known) -> Correction: ...
 
 
 class Fitted:
@@ -96,13 +110,12 @@ class Fitted:
         square = float(np.vdot(vector, vector))
         if not len(self._pairs) or not square:
             return 1.0
-        along = self._moves @ vector
-        return float(np.sqrt(max(0.0, 1 - float(along @ self._inverse @ along) / square)))
+        along = self._known.moves @ vector
+        return float(np.sqrt(max(0.0, 1 - float(along @ self._known.inverse @ along) / square)))
 
     def _correct(self) -> None:
-        self._moves = np.stack(self._pairs.moves)
-        self._inverse = invert_moves(self._moves).astype(np.float32)
-        self._correction = self.form(self._moves, np.stack(self._pairs.changes), self._pairs.bent)
+        self._known = self._pairs.known
+        self._correction = self.form(self._known)
 
 
 def invert(symmetric: NDArray[np.float64], least: float) -> NDArray[np.float64]:
@@ -111,14 +124,6 @@ def invert(symmetric: NDArray[np.float64], least: float) -> NDArray[np.float64]:
     kept = np.abs(values) > least * np.abs(values).max()
     found: NDArray[np.float64] = (turn[:, kept] / values[kept]) @ turn[:, kept].T
     return found
-
-
-def invert_moves(moves: Vector) -> NDArray[np.float64]:
-    """The inverse of the products of all moves with each other."""
-    wide = moves.astype(np.float64)
-    return invert(wide @ wide.T, _ALIKE)
-
-
 
 
 class Pairs:
@@ -161,9 +166,10 @@ class Pairs:
         return product
 
     @property
-    def bent(self) -> Vector:
-        """The scaled prior times each move."""
-        return np.stack(self._bent) * np.float32(self._scale)
+    def known(self) -> Known:
+        """All pairs, and the scaled prior times each move."""
+        bent = np.stack(self._bent) * np.float32(self._scale)
+        return Known(np.stack(self.moves), np.stack(self.changes), bent)
 
     def respond(self, vector: Vector, response: Response) -> Vector:
         """By the scaled prior alone."""

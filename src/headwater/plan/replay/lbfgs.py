@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from headwater.plan.replay.curvature import Correction, invert
-from headwater.plan.replay.prior import Vector
+from headwater.plan.replay.curvature import Correction, Known, invert
 
 _SINGULAR = 1e-12
 """Directions of the inner matrix below this share of its largest are left out: pairs that say the same."""
 
 
-def lbfgs(moves: Vector, changes: Vector, bent: Vector) -> Correction:
+def lbfgs(known: Known) -> Correction:
     """A `Form`."""
-    wide = moves.astype(np.float64)
-    both = wide @ changes.T.astype(np.float64)
+    wide = known.moves.astype(np.float64)
+    both = wide @ known.changes.T.astype(np.float64)
     below = np.tril(both, -1)
-    squares = wide @ bent.T.astype(np.float64)
+    squares = wide @ known.bent.T.astype(np.float64)
     middle = np.block([[squares, below], [below.T, -np.diag(np.diag(both))]])
-    basis = np.concatenate([bent, changes])
+    basis = np.concatenate([known.bent, known.changes])
     return Correction(basis, -invert((middle + middle.T) / 2, _SINGULAR).astype(np.float32) @ basis)

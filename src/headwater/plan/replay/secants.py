@@ -12,12 +12,9 @@ symmetry as well, and keeps less of the pairs before the last.
 
 from __future__ import annotations
 
-import numpy as np
-
-from headwater.plan.replay.curvature import Correction, invert_moves
-from headwater.plan.replay.prior import Vector
+from headwater.plan.replay.curvature import Correction, Known
 
 
-def secants(moves: Vector, changes: Vector, bent: Vector) -> Correction:
+def secants(known: Known) -> Correction:
     """A `Form`."""
-    return Correction(moves, invert_moves(moves).astype(np.float32) @ (changes - bent))
+    return Correction(known.moves, known.inverse @ (known.changes - known.bent))

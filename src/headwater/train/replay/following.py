@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headwater.plan.replay import Course, Inertia, Policy, ReplayPlan
@@ -131,13 +132,13 @@ class Follower:
         change = self._react(visit, moment, gradient)
         if visit.changed:
             place = self._old.place + self._offset.place
-            change *= np.float32(visit.size)
-            change += np.float32(len(visit.leaving) - len(visit.joining)) * gradient
+            now = torch.from_numpy(change).mul_(visit.size)
+            now.add_(torch.from_numpy(gradient), alpha=len(visit.leaving) - len(visit.joining))
             if len(visit.leaving):
-                change -= self._sum(visit.leaving, place)
+                now.sub_(torch.from_numpy(self._sum(visit.leaving, place)))
             if len(visit.joining):
-                change += self._sum(visit.joining, place)
-            change /= np.float32(visit.now)
+                now.add_(torch.from_numpy(self._sum(visit.joining, place)))
+            now.div_(visit.now)
         return change
 
     def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
