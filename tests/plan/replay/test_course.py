@@ -76,7 +76,10 @@ def test_a_new_direction_is_computed_unless_the_policy_is_blind() -> None:
 
 def test_nothing_is_asked_of_a_policy_before_the_first_change() -> None:
     course = Course(Published(5, 3), Inertia(), size=SIZE, noisy=False)
-    assert [course.next_is_exact(np.ones(SIZE, np.float32)) for _ in range(9)] == [True] * 3 + [False] * 4 + [True, False]
+    assert [course.next_is_exact(np.ones(SIZE, np.float32)) for _ in range(9)] == [True] * 3 + [False] * 4 + [
+        True,
+        False,
+    ]
 
 
 def test_a_plan_says_what_was_done() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwater.plan.replay.drift import Drift, Inertia
 from headwater.plan.replay import Fitted, lbfgs
+from headwater.plan.replay.drift import Drift, Inertia
 
 SIZE = 3
 AWAY = np.array([1.0, 2.0, -1.0], np.float32)

@@ -89,7 +89,12 @@ def test_a_step_of_which_nothing_is_known_is_computed() -> None:
     assert [decider.exact(step, 0.0) for step in range(1, 5)] == [True, True, False, True]
     for _ in range(8):
         decider.observe(0.0)
-    assert [decider.exact(step, 0.5 if step == 7 else 0.1) for step in range(5, 9)] == [False, False, True, False]
+    assert [decider.exact(step, 0.5 if step == 7 else 0.1) for step in range(5, 9)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
     assert not Published(5, 0).begin().exact(1, 1.0)
 
 

@@ -9,9 +9,10 @@ from headwater.plan.replay.curvature import Curvature, Fitted
 from headwater.plan.replay.lbfgs import lbfgs
 from headwater.plan.replay.secants import secants
 
-_GROW, _SHRINK = 1.3, 0.7
-_ROOM = 0.7
-"""The share of the tolerance below which the period grows."""
+_GROW, _SHRINK = 1.3, 0.5
+_ROOM, _FULL = 0.7, 0.8
+"""Shares of the tolerance: below the first the period grows, above the other it shrinks. What is added
+until the next computed step needs the rest."""
 _NEWS = 0.25
 """A sample that leaves a batch kicks the offset: where so large a share of it is new, a step is computed."""
 _PATIENCE = 16
@@ -74,7 +75,7 @@ class _Spacing:
     def observe(self, error: float) -> None:
         if self._now <= self._policy.burn_in:
             return
-        if error > self._policy.tolerance:
+        if error > _FULL * self._policy.tolerance:
             self._period = max(1, int(self._period * _SHRINK))
         elif error < _ROOM * self._policy.tolerance:
             longer = max(self._period + 1, int(self._period * _GROW))

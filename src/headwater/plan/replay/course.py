@@ -8,9 +8,11 @@ from headwater.plan.replay.drift import Drift, Inertia
 from headwater.plan.replay.policy import Policy
 from headwater.plan.replay.prior import Prior, Vector
 
-_SHARE = 0.5
-"""With a period T and noise, steps at a distance d from the end add T exp(-2 g d) to the square of the error,
-and cost 1/T. The cost is least where T goes as exp(g d): the error then goes as exp(g d / 2)."""
+_SHARE = 0.75
+"""How much of the pull of steps to come is counted on. With a period T and noise, steps at a distance d from
+the end add T exp(-2 g d) to the square of the error, and cost 1 / T: the cost is least where T goes as
+exp(g d), and the error as exp(g d / 2), a share of a half. With all of it, T is as long as may be until steps
+must be trained to the end. Periods have a longest and a least, so what is best lies between."""
 
 
 class Course:
@@ -48,7 +50,7 @@ class Course:
         self._curvature.assume(prior)
 
     def next_is_exact(self, offset: Vector) -> bool:
-        """Whether the step at this offset is to be computed; the first costs nothing, and is not asked for."""
+        """Whether the step at this offset is to be computed; the first costs nothing, and is not asked of."""
         self._step += 1
         return self._decider.exact(self._step, self._curvature.news(offset) if self._wary else 0.0)
 
@@ -61,8 +63,7 @@ class Course:
         """What a computed step found: how the gradient changes with this offset.
 
         `ahead` is the sum of the rates of the steps after it. What counts is the error in the end, and
-        steps to come pull back what is off now. Of that, half is counted on (by its exponent): then errors
-        of early steps and of late ones share the tolerance at the least cost, if they are noise.
+        steps to come pull back what is off now.
         """
         self._drift.computed(rate, change - self._curvature.times(offset), self._curvature)
         self._curvature.observe(offset, change)

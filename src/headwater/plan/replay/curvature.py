@@ -50,7 +50,8 @@ class Correction:
     outwards: Vector
 
     def of(self, vector: Vector) -> Vector:
-        added: Vector = (self.inwards @ vector) @ self.outwards
+        inside: Vector = self.inwards @ vector
+        added: Vector = inside @ self.outwards
         return added
 
 

@@ -17,7 +17,7 @@ from headwater.plan.replay.curvature import Curvature
 from headwater.plan.replay.prior import Numbers, Vector
 
 _PULL = 0.3
-"""The share of what is known to bend that is counted on to pull errors back. L2 is known, and counts in full."""
+"""The share of what is known to bend counted on to pull errors back; L2 is known, and counts in full."""
 _NOISE = 2.5
 """What is seen at a step is the error of its batch; those of the steps between are others, and add to it."""
 

@@ -167,7 +167,8 @@ class Follower:
     def _sum_up_rates(self) -> NDArray[np.float64]:
         """Of all steps after each."""
         rates = np.array([self._rule.mean(each) for each in self._file.rates(0)])
-        return rates[::-1].cumsum()[::-1] - rates
+        ahead: NDArray[np.float64] = rates[::-1].cumsum()[::-1] - rates
+        return ahead
 
     def _train(self, new: Motion, visit: Visit, moment: Moment) -> Vector | None:
         """A step of the new run by itself."""
