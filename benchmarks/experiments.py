@@ -7,10 +7,13 @@ import math
 import os
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from measuring import commit
 
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -86,15 +89,21 @@ R = TypeVar("R", bound=Costed)
 
 
 class Results(Generic[R]):
-    """Runs by key, in a file with a line of JSON for each; one that was cut off is no run."""
+    """Runs by key, in a file with a line of JSON for each; one that was cut off is no run.
+
+    Each is kept with the commit that it was made with, which may be older than the one that prints it.
+    """
 
     def __init__(self, path: Path, kind: type[R] = Run) -> None:  # type: ignore[assignment]
         self._path, self.made = path, 0
         self._runs: dict[Key, R] = {}
+        self._commits: dict[Key, str] = {}
+        self._commit = commit()  # now: the tree may change while a run goes on, the code that runs does not
         self._mend()
         for line in path.read_text().splitlines() if path.exists() else ():
             found = json.loads(line)
-            self._runs[Key(**found["key"])] = kind(**found["run"])
+            key = Key(**found["key"])
+            self._runs[key], self._commits[key] = kind(**found["run"]), found.get("commit", "")
 
     def _mend(self) -> None:
         content = self._path.read_bytes() if self._path.exists() else b""
@@ -109,8 +118,9 @@ class Results(Generic[R]):
 
     def put(self, key: Key, run: R) -> None:
         with self._path.open("a") as file:
-            file.write(json.dumps({"key": asdict(key), "run": asdict(run)}) + "\n")
-        self._runs[key], self.made = run, self.made + 1
+            line = {"key": asdict(key), "run": asdict(run), "commit": self._commit}
+            file.write(json.dumps(line) + "\n")
+        self._runs[key], self._commits[key], self.made = run, self._commit, self.made + 1
 
     @property
     def cpu(self) -> float:
@@ -119,8 +129,12 @@ class Results(Generic[R]):
 
     @property
     def used(self) -> str:
-        """What all of it took, and how much of it is new."""
-        return f"{len(self):,} runs of {self.cpu:,.0f} CPU s in all, {self.made:,} of them new"
+        """What all of it took, how much of it is new, and by which commits it was made."""
+        counts = Counter(name or "unknown" for name in self._commits.values()).most_common()
+        made = (
+            f"; runs by commit: {', '.join(f'{name} {count:,}' for name, count in counts)}" if counts else ""
+        )
+        return f"{len(self):,} runs of {self.cpu:,.0f} CPU s in all, {self.made:,} of them new{made}"
 
     def __len__(self) -> int:
         return len(self._runs)

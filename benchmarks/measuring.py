@@ -234,7 +234,8 @@ def machine() -> str:
     """Cores, CPU model, versions, the commit, and how busy the machine is."""
     cores = len(os.sched_getaffinity(0))
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
-    versions = f"Python {platform.python_version()}, torch {_torch()}{_commit()}"
+    named = f", commit {found}" if (found := commit()) else ""
+    versions = f"Python {platform.python_version()}, torch {_torch()}{named}"
     return f"{cores} cores, {_cpu_model()}, {versions}, load {load}"
 
 
@@ -265,13 +266,13 @@ def _torch() -> str:
         return "absent"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The tree's commit, with a "+" if the tree is changed; nothing where git does not know."""
     try:
-        commit, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain")
+        name, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain")
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return f", commit {commit}{'+' if changed else ''}"
+    return f"{name}{'+' if changed else ''}"
 
 
 def _git(*words: str) -> str:

@@ -2,13 +2,18 @@
 
 Photos of about 110 kB in a store at the far end of a link, of which medoids, with weights, choose three
 tenths for every epoch. Beside the data, the store scores its own photos with an int8 proxy that training
-feeds back, and only the chosen ones cross. At the trainer, all photos cross to be scored by the network
-itself, and the chosen ones cross again to be trained on. A third run trains on everything. The first two
-epochs visit everything in all of them: what is fed back after the first is used in the third. Bytes are those
-of the link, both ways, feedback included.
+feeds back, and only the chosen ones cross. At the trainer, all photos cross, as the crops that are to be
+trained on; the network itself scores them, and those that it chooses are trained on as they came, which takes
+memory for one epoch of them. In one more run, in the first round only, the trainer keeps nothing: photos
+cross without chance to be scored, and the chosen ones cross again. A last run trains on everything. Bytes are
+those of the link, both ways, feedback included.
 
-All three run on either of two plans: offloading that is planned as the run goes on, from nothing, so that no
-run knows what another has found; and files as they are, as a loader has it that is told nothing.
+The first two epochs visit everything in all runs: what is fed back after the first is used in the third. So
+the bytes that are saved tend to those of seven tenths of the photos only as epochs go on: a table has the
+ratios after some of them.
+
+All run on either of two plans: offloading that is planned as the run goes on, from nothing, so that no run
+knows what another has found; and files as they are, as a loader has it that is told nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,16 +56,19 @@ SHARE, CLASSES, PIXELS, BATCH = 0.3, 8, 64, 32
 WHOLE = 2
 """Epochs before there is a selection."""
 FLAGS = {
-    "photos": Flag(800, "to select from"),
-    "epochs": Flag(16, "of each run"),
-    "seeds": Flag(5, "rounds"),
+    "photos": Flag(240, "to select from"),
+    "epochs": Flag(56, "of each run"),
+    "seeds": Flag(3, "rounds"),
 }
 QUICK = {"photos": 128, "epochs": 4, "seeds": 1}
 NEAR, HERE, ALL = WAYS = ("beside the data", "at the trainer", "everything")
+TWICE = "at the trainer, fetched again"
+AFTER = (8, 16, 24, 40)
+"""Epochs after which bytes so far are compared."""
 PLANS: dict[str, Given] = {"offloading": Auto(fresh=True), "files": None}
 PARTS = ("waiting", "forward", "backward", "selecting")
-"""`selecting` goes from the last batch to the end of the loop: scoring at the trainer, or waiting for who
-scores elsewhere."""
+"""`selecting` is what scoring at the trainer takes, but waiting for what is kept is waiting; or it is waiting
+for who scores elsewhere."""
 LEAST_BYTES = 3.0
 LEAST_RANK, LEAST_FEEDBACK = 0.95, 4.0
 
@@ -100,19 +108,21 @@ class Course:
     def __post_init__(self) -> None:
         self._optimiser = torch.optim.AdamW(self.network.parameters(), lr=3e-3)
 
-    def learn(self, loader: hw.DataLoader, moved: Callable[[], int]) -> None:
-        """An epoch; `moved` tells bytes so far."""
-        self.network.train()
+    def learn(self, loader: hw.DataLoader, moved: Callable[[], int], choose: Choose | None = None) -> None:
+        """An epoch, of those that `choose` says if it is given; `moved` tells bytes so far."""
         spent = dict.fromkeys(("samples", *PARTS), 0.0)
         waited, before, begin = loader.stats().waited, moved(), time.perf_counter()
-        ended = begin
-        for batch in loader:
+        batches: Iterable[Any] = loader if choose is None else choose(loader)
+        began = ended = time.perf_counter()
+        chose = began - begin - (loader.stats().waited - waited)
+        self.network.train()
+        for batch in batches:
             ended = self._step(batch, spent)
         end = time.perf_counter()
-        spent |= {"waiting": loader.stats().waited - waited, "selecting": end - ended}
+        spent |= {"waiting": loader.stats().waited - waited, "selecting": chose + end - ended}
         self.epochs.append({**spent, "seconds": end - begin, "bytes": moved() - before})
 
-    def _step(self, batch: hw.Batch, spent: dict[str, float]) -> float:
+    def _step(self, batch: hw.Batch | Some, spent: dict[str, float]) -> float:
         begin = time.perf_counter()
         loss = cross_entropy(self.network(batch.inputs), batch.targets, reduction="none")
         between = time.perf_counter()
@@ -126,8 +136,45 @@ class Course:
         return end
 
 
-class AtTrainer:
-    """A selector that looks at every photo with the network itself; they cross the link for it."""
+@dataclass(frozen=True)
+class Some:
+    """A batch of what is kept."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+Choose = Callable[[hw.DataLoader], list[Some]]
+
+
+class Keeping:
+    """Scores all photos of an epoch at the trainer, and keeps those that it chooses, as they came."""
+
+    def __init__(self, course: Course, *, seed: int, epochs: int) -> None:
+        self._course, self._facts = course, {"seed": seed, "epochs": epochs}
+
+    def choose(self, loader: hw.DataLoader) -> list[Some]:
+        """What the epoch that comes is to be trained on."""
+        begin, epoch = time.perf_counter(), loader.epoch
+        batches: list[hw.Batch] = []
+        columns = score_all(self._course.network, loader, batches.append)
+        ids, targets = (torch.cat([getattr(one, name) for one in batches]) for name in ("ids", "targets"))
+        samples = Samples.of(ids.numpy(), targets.numpy(), **columns, **self._facts, epoch=epoch)
+        chosen = make_selection(Medoids(SHARE), samples)
+        order = np.random.default_rng((self._facts["seed"], epoch)).permutation(len(chosen))
+        places, weights = chosen.places[order], torch.from_numpy(chosen.weights[order])
+        inputs = torch.cat([one.inputs for one in batches])[places]
+        self._course.selecting.append(time.perf_counter() - begin)
+        parts = (values.split(BATCH) for values in (inputs, targets[places], weights))
+        return [Some(*part) for part in zip(*parts, strict=True)]
+
+
+class FetchedAgain:
+    """Selects for a loader by a look at every photo with the network itself; they cross the link for it."""
 
     name = "medoids at the trainer"
 
@@ -135,23 +182,40 @@ class AtTrainer:
         """`loader` gives all photos in their order, as the network is to see them."""
         self._course, self._loader, self._epochs = course, loader, epochs
 
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """There is one rank, whoever asks."""
+
+    def resume(self, selection: Selection) -> None:
+        """No run of this is saved."""
+
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        """It goes on, whatever it costs."""
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         if not WHOLE <= samples.epoch < self._epochs:
             return None
         begin = time.perf_counter()
-        found = make_selection(Medoids(SHARE), replace(samples, **self._score()))
+        found = make_selection(
+            Medoids(SHARE), replace(samples, **score_all(self._course.network, self._loader))
+        )
         self._course.selecting.append(time.perf_counter() - begin)
         return found
 
-    def _score(self) -> dict[str, Any]:
-        network = self._course.network.eval()
-        parts = []
-        with torch.no_grad():
-            for batch in self._loader:
-                logits = network(batch.inputs)
-                loss = cross_entropy(logits, batch.targets, reduction="none")
-                parts.append(Shown.of(loss, logits, batch.targets, vectors=True).columns)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+def score_all(
+    network: nn.Module, loader: hw.DataLoader, keep: Callable[[hw.Batch], None] | None = None
+) -> dict[str, Any]:
+    """Columns of what the network shows of all photos, in the order in which they come."""
+    network.eval()
+    parts = []
+    with torch.no_grad():
+        for batch in loader:
+            logits = network(batch.inputs)
+            loss = cross_entropy(logits, batch.targets, reduction="none")
+            parts.append(Shown.of(loss, logits, batch.targets, vectors=True).columns)
+            if keep is not None:
+                keep(batch)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def steps(*, training: bool) -> T.Compose:
@@ -173,7 +237,8 @@ class Bench:
         torch.manual_seed(seed)
         course = Course(small_network(CLASSES))
         moved, cpu, begin = self._moved(), self._cpu(), time.perf_counter()
-        {NEAR: self._near, HERE: self._here, ALL: self._everything}[way](course, PLANS[plan], seed)
+        ways = {NEAR: self._near, HERE: self._here, TWICE: self._twice, ALL: self._everything}
+        ways[way](course, PLANS[plan], seed)
         seconds, moved, cpu = time.perf_counter() - begin, self._moved() - moved, self._cpu() - cpu
         accuracy = self._judge(course.network)
         kept = course.epochs, course.selecting, course.rounds, course.dropped
@@ -217,9 +282,15 @@ class Bench:
             course.dropped = beside.dropped
 
     def _here(self, course: Course, plan: Given, seed: int) -> None:
+        keeping = Keeping(course, seed=seed, epochs=self.epochs)
+        with closing(self._loader(plan, seed)) as loader:
+            for epoch in range(self.epochs):
+                course.learn(loader, self._moved, keeping.choose if epoch >= WHOLE else None)
+
+    def _twice(self, course: Course, plan: Given, seed: int) -> None:
         looking = {"batch_size": 64, "offload": plan, "progress": False}
         with closing(hw.DataLoader(self.remote, steps(training=False), **looking)) as scoring:
-            select = AtTrainer(course, scoring, self.epochs)
+            select = FetchedAgain(course, scoring, self.epochs)
             with closing(self._loader(plan, seed, select)) as loader:
                 for _ in range(self.epochs):
                     course.learn(loader, self._moved)
@@ -268,12 +339,17 @@ def mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
+def runs_of(found: Found, way: str) -> list[Run]:
+    """One that is there to be seen beside the others was made in the first round only."""
+    return replace(found, seeds=found.seeds[:1]).of(way) if way == TWICE else found.of(way)
+
+
 def table_of(found: Found) -> Table:
     """What each way comes to, by medians over the rounds."""
     whole = [run.accuracy for run in found.of(ALL)]
     rows = []
-    for way in WAYS:
-        runs = found.of(way)
+    for way in (NEAR, HERE, TWICE, ALL):
+        runs = runs_of(found, way)
         times, right = [run.seconds for run in runs], [run.accuracy for run in runs]
         parts = (
             middle(runs, lambda run: mean([epoch["seconds"] for epoch in run.epochs[:WHOLE]])),
@@ -287,11 +363,32 @@ def table_of(found: Found) -> Table:
                 f"{middle(runs, lambda run: run.bytes) / 1e6:.1f}",
                 f"{middle(runs, lambda run: run.cpu):.1f}",
                 *(f"{part:.2f}" for part in parts),
-                *(f"{mean(right):.1f}", str(Difference.of(right, whole))),
+                *(f"{mean(right):.1f}", str(Difference.of(right, whole[: len(right)]))),
             )
         )
     columns = ("s", "MB", "CPU s", "s of a whole epoch", "s of a later one", "s of a selection")
     return Table((f"{found.data}: selected", *columns, "s stood still", "right, %", f"- {ALL}"), tuple(rows))
+
+
+def ratios_of(found: Found) -> Table:
+    """Bytes and seconds of the others over those beside the data, by medians over the rounds."""
+    last = len(found.of(NEAR)[0].epochs)
+    after = [*(count for count in AFTER if count < last), last]
+    rows = []
+    for way in (HERE, TWICE, ALL):
+        pairs = list(zip(runs_of(found, way), found.of(NEAR), strict=False))
+        spans = [slice(count) for count in after] + [slice(WHOLE, None)]
+        ratios = [
+            statistics.median(_moved_in(a, span) / _moved_in(b, span) for a, b in pairs) for span in spans
+        ]
+        seconds = statistics.median(a.seconds / b.seconds for a, b in pairs)
+        rows.append((way, *(f"{ratio:.2f}" for ratio in (*ratios, seconds))))
+    columns = (*(f"bytes, {count} epochs" for count in after), f"without the first {WHOLE}", "seconds, all")
+    return Table((f"{found.data}: / {NEAR}", *columns), tuple(rows))
+
+
+def _moved_in(run: Run, span: slice) -> float:
+    return sum(epoch["bytes"] for epoch in run.epochs[span])
 
 
 def epochs_of(found: Found, way: str) -> Table:
@@ -361,7 +458,10 @@ def make_all(folder: Path, options: Options, numbers: dict[str, int]) -> list[Fo
     found = [Found(results, plan, range(seeds)) for plan in PLANS]
     with opened(folder, count, epochs) as bench:
         for one in found:
-            one.make(WAYS, lambda way, seed, plan=one.data: bench.run(way, plan, seed))
+            for seeds, ways in ((one.seeds, WAYS), (one.seeds[:1], (TWICE,))):
+                replace(one, seeds=seeds).make(
+                    ways, lambda way, seed, plan=one.data: bench.run(way, plan, seed)
+                )
     return found
 
 
@@ -374,7 +474,7 @@ def run(folder: Path, options: Options) -> Report:
     return Report(
         f"medoids for {SHARE:.0%} of {numbers['photos']:,} photos, {RATE_BITS / 1e6:g} Mbit: {NEAR}, and not",
         (
-            *map(table_of, found),
+            *(table for one in found for table in (table_of(one), ratios_of(one))),
             *(epochs_of(one, way) for one in found for way in (NEAR, HERE)),
             *(feedback_table(one, weights) for one in found),
         ),
@@ -384,6 +484,9 @@ def run(folder: Path, options: Options) -> Report:
             f"network of {weights / 1e3:,.0f} kB in fp32; {found[0].used}",
             "store, link and trainer share the cores; a selection beside the data overlaps training, which "
             "stood still for it, in an epoch, only as long as it says",
+            f"the first {WHOLE} epochs visit everything; from then on {SHARE:.0%}, which is at most "
+            f"{1 / SHARE:.2f}x fewer bytes, in a run without end",
+            f"{TWICE}: one round",
             "tables of epochs and of what is fed back are those of the first round",
             *(f"selection ended early, {one}" for one in ended),
         ),

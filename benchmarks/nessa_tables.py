@@ -6,9 +6,9 @@ accuracy is interpolated, seed by seed. Medoids are those of whole classes, or o
 biasing (SB), samples that are learned are dropped, and from then on the share may be smaller (shrunk), by as
 much as from three tenths to the published fifth. Without weights they are as the published code has them.
 
-To select from whole classes takes far longer than to train on what is selected: it is done in every fourth
-epoch only, on a part of the data. A row of PA that selects as rarely tells what that costs. With more data,
-medoids of whole classes are left out.
+All of them select anew in every epoch. To select from whole classes takes far longer than to train on what is
+selected, and grows with the square of their size: that is done on a part of the data, with everything else
+beside it. On all of the data there are medoids of pieces, and `fresh`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +26,7 @@ from heads import WIDTH, Head
 from headwater.select.craig import Craig
 from headwater.select.k_center import FarthestFirst
 from headwater.select.medoids import Medoids
+from headwater.select.selecting import Selector
 from headwater.select.uniform import Uniform
 from imagesets import FOLDERS, Examples, open_features, work_in
 from measuring import Bar, Flag, Options, Report, Table, main
@@ -33,13 +35,13 @@ from selecting_runs import Recipe, Setting, train
 FLAGS = {
     "seeds": Flag(10, "runs of each setting"),
     "epochs": Flag(16, "of each run"),
-    "samples": Flag(10_000, "to learn from, at most"),
+    "samples": Flag(10_000, "to learn from, where medoids of whole classes are looked for"),
 }
 SHARES = (0.1, 0.3, 0.5)
 BATCH = 128
-RARELY = 4
-WHOLE = 20_000
-"""Samples up to which medoids of whole classes are looked for; time and memory grow with the square."""
+QUICK_SAMPLES = 1_000
+DROPPING = 4
+"""Subset biasing drops samples every so many epochs."""
 LEARNED = 0.1
 """The loss below which a sample is learned, as CREST has it."""
 SHRUNK = 2 / 3
@@ -47,72 +49,76 @@ SHRUNK = 2 / 3
 OURS = "medoids PA, weighted"
 
 
-def settings_of(share: float, samples: int) -> dict[str, Setting]:
-    """Every way to choose a share, but for `fresh`, which has a curve."""
-    pieces, whole = Medoids(share), Medoids(share, chunk=None)
-    biased = {"threshold": LEARNED, "every": RARELY}
-    shrunk = {**biased, "shrunk": SHRUNK * share}
-    often = {
-        "uniform": Uniform(share),
-        "medoids PA": replace(pieces, weighted=False),
-        OURS: pieces,
-        "medoids SB+PA": replace(pieces, weighted=False, **biased),
-        "medoids SB+PA, weighted": replace(pieces, **biased),
-        "medoids SB+PA, shrunk": replace(pieces, weighted=False, **shrunk),
-        "medoids SB+PA, shrunk, weighted": replace(pieces, **shrunk),
+def settings_of(share: float, *, classes: bool) -> dict[str, Setting]:
+    """Every way to choose a share, but for `fresh`, which has a curve; with `classes` of whole ones too."""
+    pieces = Medoids(share)
+    biased = {"threshold": LEARNED, "every": DROPPING}
+    found = {
+        name: Setting(selector)
+        for name, selector in {
+            "medoids PA": replace(pieces, weighted=False),
+            OURS: pieces,
+            "medoids SB+PA": replace(pieces, weighted=False, **biased),
+            "medoids SB+PA, weighted": replace(pieces, **biased),
+            **(_on_a_part(share, biased) if classes else {}),
+        }.items()
     }
-    rarely = {
-        "medoids PA, weighted, every fourth epoch": pieces,
-        "k_center": FarthestFirst(share, weighted=False),
-        "k_center, weighted": FarthestFirst(share),
-    }
-    if samples <= WHOLE:
-        rarely |= {
-            "medoids": replace(whole, weighted=False),
-            "craig, or medoids, weighted": Craig(share),
-            "medoids SB": replace(whole, weighted=False, **biased),
-            "medoids SB, weighted": replace(whole, **biased),
-        }
-    found = {name: Setting(selector) for name, selector in often.items()}
-    found["medoids PA, weighted, not scored"] = Setting(replace(pieces, explore=0.05), scored=False)
-    found |= {name: Setting(selector, every=RARELY) for name, selector in rarely.items()}
+    if classes:
+        found["medoids PA, weighted, not scored"] = Setting(replace(pieces, explore=0.05), scored=False)
     return {named(name, share): setting for name, setting in found.items()}
 
 
-def all_settings(samples: int) -> dict[str, Setting]:
-    parts = [settings_of(share, samples) for share in SHARES]
+def _on_a_part(share: float, biased: dict[str, Any]) -> dict[str, Selector]:
+    """What is tried where there is not too much data."""
+    pieces, whole = Medoids(share), Medoids(share, chunk=None)
+    shrunk = {**biased, "shrunk": SHRUNK * share}
+    return {
+        "uniform": Uniform(share),
+        "medoids SB+PA, shrunk": replace(pieces, weighted=False, **shrunk),
+        "medoids SB+PA, shrunk, weighted": replace(pieces, **shrunk),
+        "k_center": FarthestFirst(share, weighted=False),
+        "k_center, weighted": FarthestFirst(share),
+        "medoids": replace(whole, weighted=False),
+        "craig, or medoids, weighted": Craig(share),
+        "medoids SB": replace(whole, weighted=False, **biased),
+        "medoids SB, weighted": replace(whole, **biased),
+    }
+
+
+def all_settings(*, classes: bool) -> dict[str, Setting]:
+    parts = [settings_of(share, classes=classes) for share in SHARES]
     return {**CURVE, **{name: setting for part in parts for name, setting in part.items()}}
 
 
-def make_all(examples: Examples, work: Path, options: Options) -> Found:
-    """The runs of one dataset."""
+def make_all(examples: Examples, work: Path, options: Options, settings: dict[str, Setting]) -> Found:
+    """The runs of one dataset, or of a part of it."""
     quick, count = options.quick, len(examples.labels)
     recipe = Recipe(6 if quick else int(options.numbers["epochs"]), batch=BATCH)
     found = Found(
-        Results(work / f"nessa-{examples.name}-{count}x{recipe.epochs}.jsonl"),
+        Results(work / f"nessa-each-{examples.name}-{count}x{recipe.epochs}.jsonl"),
         examples.name,
         range(2 if quick else int(options.numbers["seeds"])),
     )
-    head, settings = Head(examples), all_settings(count)
+    head = Head(examples)
     found.make(settings, lambda setting, seed: train(head, settings[setting], recipe, seed=seed))
     return found
 
 
-def tables_of(curve: Curve, found: Found, samples: int) -> Iterator[Table]:
+def tables_of(curve: Curve, found: Found, what: str, *, classes: bool) -> Iterator[Table]:
     """One for what `fresh` does, and one for each share."""
-    yield curve.table(f"{found.data}: the curve", {name: found.of(name) for name in CURVE})
+    yield curve.table(f"{what}: the curve", {name: found.of(name) for name in CURVE})
     for share in SHARES:
-        names = [named("fresh", share), *settings_of(share, samples)]
-        yield curve.table(f"{found.data}: {share:.0%}", {name: found.of(name) for name in names})
+        names = [named("fresh", share), *settings_of(share, classes=classes)]
+        yield curve.table(f"{what}: {share:.0%}", {name: found.of(name) for name in names})
 
 
-def bars_of(curve: Curve, found: Found) -> Iterator[Bar]:
+def bars_of(curve: Curve, found: Found, data: str) -> Iterator[Bar]:
     """Weighted medoids against `fresh`: they must not be behind by more than chance."""
     for share in SHARES:
         runs = found.of(named(OURS, share))
         for at, of in (("steps", steps_of), ("time", cpu_of)):
             apart = Difference.of(finals(runs), curve.at_equal(of, runs))
-            what = f"{found.data}, {share:.0%}: {OURS} - fresh at equal {at}, points"
+            what = f"{data}, {share:.0%}: {OURS} - fresh at equal {at}, points"
             yield Bar(what, "not below 0", f"{apart}: {apart.verdict}", apart.verdict != "behind")
 
 
@@ -120,12 +126,13 @@ def run(folder: Path, options: Options) -> Report:
     torch.set_num_threads(1)
     work, tables, bars, notes = work_in(folder, options), [], [], []
     for whole in open_features(folder, options, WIDTH):
-        examples = whole.some(int(options.numbers["samples"]))
-        found = make_all(examples, work, options)
-        curve, count = Curve(found), len(examples.labels)
-        tables += tables_of(curve, found, count)
-        bars += bars_of(curve, found)
-        notes.append(f"{found.data}: {count:,} samples in batches of {BATCH}; {found.used}")
+        part = whole.some(QUICK_SAMPLES if options.quick else int(options.numbers["samples"]))
+        for examples, classes in ((part, True), (whole, False)):
+            found = make_all(examples, work, options, all_settings(classes=classes))
+            curve, what = Curve(found), f"{found.data}, {len(examples.labels):,}"
+            tables += tables_of(curve, found, what, classes=classes)
+            bars += bars_of(curve, found, what)
+            notes.append(f"{what} samples in batches of {BATCH}; {found.used}")
     return Report(
         "test accuracy of heads that learn from a share of the data",
         tuple(tables),

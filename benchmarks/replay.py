@@ -2,7 +2,8 @@
 
 A softmax head on 50,000 frozen features, with a full batch and with batches of 1,024; samples that go or
 come, from one to a hundredth. Distances are those to training again over that of doing nothing. Sweeps: the
-tolerance, the published settings, the size of the batch; other methods; a network, which is an experiment.
+tolerance, the published settings, the size of the batch; other methods; values of samples; a network, which
+is an experiment. With --work a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -10,43 +11,60 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from experiments import begin_with
+from experiments import Key, Results, begin_with
 from frozen import CLASSES, open_frozen
 from headwater.plan.replay import Adaptive, Policy, Published
 from headwater.train.replay.batches import Batches, FullBatch, Minibatches
 from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
 from headwater.train.replay.outcome import Retrained
-from headwater.train.replay.retraining import retrain
-from imagesets import FOLDERS
+from headwater.train.replay.retraining import LIMIT, retrain
+from headwater.train.replay.valuation import value_samples
+from imagesets import FOLDERS, work_in
 from measuring import Bar, Cell, Options, Report, Table, main
 from replays import L2, MOMENTUM, RATE, Asked, as_features, record, requests
 
 TOLERANCES = {"full batch": 0.01, "batches of 1,024": 0.05}
 """What is asked of a replay in each setting, which is its bar for the distance, too."""
 SPEEDS = {"full batch": 3.5, "batches of 1,024": 3.0}
-SHARES = (0.0, 5e-5, 1e-4, 1e-3, 1e-2)
+SEEDS = {"full batch": 1, "batches of 1,024": 3}
+"""A full batch takes nearly a minute for each; its steps have no noise."""
+SHARES = (0.0, 5e-5, 1e-3, 1e-2)
 """Of the samples that go or come; 0 is one sample."""
+VALUED = 6
 BYTES = 2.1
 _ANY = 1e9
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One request by one method: distance ratio, CPU time of training again over its own, share of rows."""
+    """One request by one method: distance ratio, CPU time of training again over its own, share of rows.
+
+    `spent` are the CPU seconds of both.
+    """
 
     ratio: float
     speed: float
     work: float
     error: float
+    spent: float
+
+    @property
+    def cpu(self) -> float:
+        return self.spent
+
+    def __str__(self) -> str:
+        near = f"ratio {self.ratio:.2g} (estimate {self.error:.2g})"
+        return f"{near}, {self.work:.1%} of the rows, {self.speed:.2f}x"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +73,19 @@ class Judge:
 
     journal: Journal
     asked: Asked
-    exact: Retrained
 
-    @classmethod
-    def of(cls, journal: Journal, asked: Asked) -> Judge:
-        return cls(journal, asked, retrain(journal, asked.remove, asked.add, method="exact"))
+    @cached_property
+    def exact(self) -> Retrained:
+        return self.ask(method="exact")
+
+    def ask(self, method: str = "replay", policy: Policy | None = None) -> Retrained:
+        limit = _ANY if policy is not None else LIMIT
+        return retrain(
+            self.journal, self.asked.remove, self.asked.add, method=method, policy=policy, limit=limit
+        )
 
     def replay(self, policy: Policy) -> Outcome:
-        return self.judge(retrain(self.journal, self.asked.remove, self.asked.add, policy=policy, limit=_ANY))
-
-    def other(self, method: str) -> Outcome:
-        return self.judge(retrain(self.journal, self.asked.remove, self.asked.add, method=method))
+        return self.judge(self.ask(policy=policy))
 
     def judge(self, done: Retrained) -> Outcome:
         # Both from how the weights moved, so that one sample of many is not lost in their rounding.
@@ -75,7 +95,27 @@ class Judge:
             self.exact.seconds / done.seconds,
             done.work,
             done.error or float("nan"),
+            self.exact.seconds + done.seconds,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Outcomes that were found before are not looked for again."""
+
+    results: Results[Outcome]
+    data: str
+
+    def get(self, setting: str, seed: int, find: Callable[[], Outcome]) -> Outcome:
+        key = Key(self.data, setting, seed)
+        if key not in self.results:
+            self.results.put(key, find())
+            print(f"{setting}, seed {seed}: {self.results[key]}", file=sys.stderr, flush=True)
+        return self.results[key]
+
+    def all(self, name: str, finds: Mapping[str, Callable[[], Outcome]]) -> list[tuple[str, Outcome]]:
+        """Rows of a table, each with how it is found."""
+        return [(what, self.get(f"{name}, {what}", 0, find)) for what, find in finds.items()]
 
 
 Found = dict[tuple[str, int], list[Outcome]]
@@ -93,57 +133,96 @@ def sizes_of(count: int) -> list[int]:
     return sorted({max(1, round(share * count)) for share in SHARES})
 
 
-def sweep_sizes(journal: Journal, data: Features, count: int, name: str, seeds: int) -> Found:
+def sweep_sizes(journal: Journal, data: Features, count: int, name: str, kept: Kept, seeds: int) -> Found:
     """Every request with some seeds, replayed at the tolerance of the setting."""
     found: Found = {}
     for seed in range(seeds):
         for asked in requests(data, count, sizes_of(count), seed):
-            judge = Judge.of(journal, asked)
-            outcome = judge.replay(Adaptive(TOLERANCES[name]))
+            judge, policy = Judge(journal, asked), Adaptive(TOLERANCES[name])
+            outcome = kept.get(f"{name}, {asked.what} {asked.size}", seed, partial(judge.replay, policy))
             found.setdefault((asked.what, asked.size), []).append(outcome)
-            _tell(f"{name}, {asked.what} {asked.size}: {outcome}")
     return found
 
 
-def sweep_methods(journal: Journal, data: Features, count: int) -> Iterator[tuple[str, Outcome]]:
+def sweep_methods(journal: Journal, data: Features, count: int) -> dict[str, Callable[[], Outcome]]:
     """Tolerances, the published settings and the other methods, for one of a hundred samples that goes."""
-    asked = next(requests(data, count, [max(1, count // 100)], 5))
-    judge = Judge.of(journal, asked)
-    for tolerance in (0.1, 0.05, 0.02, 0.01, 0.005):
-        yield f"tolerance {tolerance:g}", judge.replay(Adaptive(tolerance))
-    for period in (1, 2, 5, 10, 20):
-        yield f"published, period {period}, burn-in 10", judge.replay(Published(period, 10))
-    for method in ("warm", "influence"):
-        yield method, judge.other(method)
+    judge = Judge(journal, next(requests(data, count, [max(1, count // 100)], 5)))
+    policies: dict[str, Policy] = {f"tolerance {each:g}": Adaptive(each) for each in (0.1, 0.02, 0.005)}
+    policies |= {f"published, period {each}, burn-in 10": Published(each, 10) for each in (5, 10, 20)}
+    found = {what: partial(judge.replay, policy) for what, policy in policies.items()}
+    return found | {each: partial(_judge_method, judge, each) for each in ("exact", "warm", "influence")}
 
 
 def sweep_batches(
     folder: Path, data: Features, count: int, options: Options
-) -> Iterator[tuple[str, Outcome]]:
+) -> dict[str, Callable[[], Outcome]]:
     """One of a thousand samples goes from runs with batches of other sizes."""
-    for size in (128, 512, 2048, 8192):
-        epochs = 1 if options.quick else max(2, min(20, 20 * size // 1024))
-        journal = record(folder / f"batch-{size}", data, count, Minibatches(count, size, epochs, seed=17))
-        asked = next(requests(data, count, [max(1, count // 1000)], 7))
-        yield f"batches of {size:,}, {epochs} epochs", Judge.of(journal, asked).replay(Adaptive(0.05))
+    asked = next(requests(data, count, [max(1, count // 1000)], 7))
+
+    def find(size: int, epochs: int) -> Outcome:
+        path = folder / f"batch-{size}{'-quick' if options.quick else ''}.journal"
+        journal = record(path, data, count, Minibatches(count, size, epochs, seed=17))
+        return Judge(journal, asked).replay(Adaptive(0.05))
+
+    runs = {
+        size: 1 if options.quick else max(2, min(20, 20 * size // 1024)) for size in (128, 512, 2048, 8192)
+    }
+    return {
+        f"batches of {size:,}, {epochs} epochs": partial(find, size, epochs) for size, epochs in runs.items()
+    }
 
 
-def try_network(folder: Path, data: Features, options: Options) -> Iterator[tuple[str, Outcome]]:
+def value_some(journal: Journal, data: Features, count: int) -> Table:
+    """Leave-one-out values of some samples by replay, and by training again without each."""
+    rng = np.random.default_rng(23)
+    ids, judges = rng.choice(data.ids[:count], VALUED, replace=False), data.pick(np.arange(count, len(data)))
+    begun = time.process_time()
+    quick, seconds = value_samples(journal, ids, judge=judges), time.process_time() - begun
+    everyone = slice(0, len(judges))
+    before = journal.objective.gradient(journal.weights, judges.parts(everyone)) / len(judges)
+    rows: list[tuple[Cell, ...]] = []
+    for number, value in zip(ids.tolist(), quick.values, strict=True):
+        moved = retrain(journal, [number], method="exact").moved
+        bent = journal.objective.curve(journal.weights, moved, judges.parts(everyone)) / len(judges)
+        truth = float(np.vdot(before, moved)) + 0.5 * float(np.vdot(bent, moved))
+        rows.append((len(rows) + 1, f"{value:.3g}", f"{truth:.3g}", f"{abs(value - truth) / abs(truth):.1%}"))
+    name = f"leave one out, {seconds / VALUED:.2g} CPU s each"
+    return Table((name, "value by replay", "by training again", "apart"), tuple(rows))
+
+
+def try_network(folder: Path, data: Features, options: Options) -> dict[str, Callable[[], Outcome]]:
     """A hidden layer on some of the features: not convex."""
     count = 2_000 if options.quick else 8_000
     some = data.pick(np.arange(count))
-    for name, batches in {
+    asked = next(requests(some, count, [count // 100], 9))
+
+    runs: dict[str, Batches] = {
         "full batch": FullBatch(count, 40 if options.quick else 200),
         "batches of 1,024": Minibatches(count, 1024, 5 if options.quick else 25),
-    }.items():
+    }
+
+    @cache
+    def judge(name: str) -> Judge:
         torch.manual_seed(1)
         net = nn.Sequential(nn.Linear(some.values.shape[1], 64), nn.Tanh(), nn.Linear(64, CLASSES))
         path = folder / f"network-{name.split()[0]}"
-        _train(net, path, some, batches)
-        asked = next(requests(some, count, [count // 100], 9))
-        judge = Judge.of(Journal(path, some, model=net), asked)
-        yield f"{name}, tolerance 0.05", judge.replay(Adaptive(0.05))
-        yield f"{name}, published, period 5, burn-in 10", judge.replay(Published(5, 10))
+        _train(net, path, some, runs[name])
+        return Judge(Journal(path, some, model=net), asked)
+
+    def find(name: str, policy: Policy) -> Outcome:
+        return judge(name).replay(policy)
+
+    policies: dict[str, Policy] = {
+        "tolerance 0.05": Adaptive(0.05),
+        "published, period 5, burn-in 10": Published(5, 10),
+    }
+    return {
+        f"{name}, {what}": partial(find, name, policy) for name in runs for what, policy in policies.items()
+    }
+
+
+def _judge_method(judge: Judge, method: str) -> Outcome:
+    return judge.judge(judge.exact if method == "exact" else judge.ask(method))
 
 
 def _train(net: nn.Module, path: Path, data: Features, batches: Batches) -> None:
@@ -196,18 +275,24 @@ def bars_of(name: str, found: Found, journal: Journal) -> Iterator[Bar]:
 
 def run(folder: Path, options: Options) -> Report:
     torch.set_num_threads(1)
-    begun, frozen = time.process_time(), open_frozen(folder, options)
+    begun, frozen, work = time.process_time(), open_frozen(folder, options), work_in(folder, options)
     data, count = as_features(frozen)
+    kind = f"{frozen.name}{', quick' if options.quick else ''}"
+    kept = Kept(Results(work / "replay.jsonl", Outcome), kind)
     tables, bars, raw = [], [], {}
     for name, batches in settings_of(count, options).items():
-        journal = record(folder / name.split()[0], data, count, batches)
-        found = sweep_sizes(journal, data, count, name, 1 if options.quick else 3)
+        journal = record(work / f"replay, {kind}, {name.split()[0]}.journal", data, count, batches)
+        found = sweep_sizes(journal, data, count, name, kept, 1 if options.quick else SEEDS[name])
         tables.append(size_table(name, found))
-        tables.append(method_table(f"{name}, 1 % go", list(sweep_methods(journal, data, count))))
+        rows = kept.all(f"{name}, 1 % go", sweep_methods(journal, data, count))
+        tables.append(method_table(f"{name}, 1 % go", rows))
         bars += bars_of(name, found, journal)
         raw[name] = {f"{what} {size}": [vars(each) for each in some] for (what, size), some in found.items()}
-    tables.append(method_table("0.1 % go, tolerance 0.05", list(sweep_batches(folder, data, count, options))))
-    tables.append(method_table("network (experimental), 1 % go", list(try_network(folder, data, options))))
+    tables.append(value_some(journal, data, count))
+    other = kept.all("0.1 % go", sweep_batches(work, data, count, options))
+    tables.append(method_table("0.1 % go, tolerance 0.05", other))
+    nets = kept.all("network", try_network(folder, data, options))
+    tables.append(method_table("network (experimental), 1 % go", nets))
     return Report(
         f"replay of a softmax head on {count:,} rows of {data.values.shape[1]} features ({frozen.name})",
         tuple(tables),
@@ -216,14 +301,10 @@ def run(folder: Path, options: Options) -> Report:
         (
             f"SGD with rate {RATE:g}, momentum {MOMENTUM:g}, L2 {L2:g}; {CLASSES} classes; one core",
             "a ratio of 1 is doing nothing",
-            f"{time.process_time() - begun:,.0f} CPU s in all",
+            f"{kept.results.used}; {time.process_time() - begun:,.0f} CPU s now",
         ),
         raw=raw,
     )
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

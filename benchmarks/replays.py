@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from frozen import CLASSES, Frozen
+from headwater.errors import JournalRefused
 from headwater.train.replay.batches import NO_SLOTS, Batches, describe
 from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
@@ -31,7 +32,15 @@ def as_features(frozen: Frozen) -> tuple[Features, int]:
 
 
 def record(path: Path, data: Features, count: int, batches: Batches) -> Journal:
-    """Train a head on the first rows, as fast as training again does it, and keep its journal."""
+    """Train a head on the first rows, as fast as training again does it, and keep its journal.
+
+    One that is there and whole is taken; one that was cut short is made anew.
+    """
+    if path.exists():
+        try:
+            return Journal(path, data)
+        except JournalRefused:
+            path.unlink()
     head, rows = LinearHead(data.values.shape[1], CLASSES), np.arange(count)
     header = Header(
         objective=head.describe(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -67,6 +67,12 @@ class Redundant:
     def __init__(self, selector: Selector, cached: NDArray[np.bool_] | None) -> None:
         self.name, self._selector, self._cached = selector.name, selector, cached
         self._read: NDArray[np.int32] | None = None
+
+    def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
+        """There is one rank, whoever asks."""
+
+    def trained(self, seconds: float, *, whole: bool) -> None:
+        """It goes on, whatever it costs."""
 
     def select_epoch(self, samples: Samples) -> Selection:
         if self._cached is None:

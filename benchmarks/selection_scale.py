@@ -1,14 +1,17 @@
 """Do signals, selectors and the order of a selection cost the same per sample at 1e4, 1e6 and 1e7 ids?
 
-Made-up reports, a thousand samples in a class. Seconds are CPU seconds, the best of several; bytes of a
-selector are the most that it holds at once, without the columns that it is given. `craig` is not among them:
-it takes each class whole, so that its cost grows with the square; `medoids` is the same in pieces.
+Made-up reports, a thousand samples in a class, so that classes are more where samples are; and selectors once
+more with ten classes, which grow. Seconds are CPU seconds, the best of several; bytes of a selector are the
+most that it holds at once, without the columns that it is given. What `craig` and `k_center` cost grows with
+the square of a class, up to a size at which they do otherwise: they are measured where classes stay as large
+as they are. A selection by `craig` would take minutes with 1e7 samples, so it ends at 1e6.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from scale import make_keys
 
 SIZES = (10_000, 1_000_000, 10_000_000)
 QUICK = (10_000, 100_000)
-PER_CLASS = 1000
+PER_CLASS, CLASSES = 1000, 10
 WIDTH = 10
 BATCH = 256
 BATCHES = 400
@@ -38,13 +41,14 @@ FLAT = 3.0
 """How much dearer a sample may be at the largest size: the caches of a CPU end somewhere."""
 BYTES_FLAT = 1.2
 _BLOCK = 1 << 16
-_LEFT_OUT = ("craig",)
+_OF_A_CLASS = ("craig", "k_center")
+_MOST = {"craig": 1_000_000}
 
 Found = dict[int, dict[str, float]]
 
 
-def make_index(count: int) -> Index:
-    labels = np.arange(count) % (count // PER_CLASS)
+def make_index(count: int, classes: int) -> Index:
+    labels = np.arange(count) % classes
     return Index.build(make_keys(count), np.full(count, 110_000, np.int64), labels=labels)
 
 
@@ -109,7 +113,7 @@ def measure_signals(signals: Signals, index: Index) -> dict[str, float]:
     return found
 
 
-def measure_selector(name: str, samples: Samples) -> dict[str, float]:
+def measure_selector(name: str, samples: Samples, title: str) -> dict[str, float]:
     """CPU seconds and the most bytes of one selection."""
     selector = Uniform(0.3) if name == "uniform" else SELECTORS[name]()
     reasons = set()
@@ -118,8 +122,8 @@ def measure_selector(name: str, samples: Samples) -> dict[str, float]:
         reasons.add(make_selection(selector, samples).reason)
 
     seconds = best(call, 1 if "vectors" in selector.needs else TIMES, time.process_time)
-    found = {name: seconds, f"{name}: bytes": peak(call)}
-    print(f"{len(samples):,}: {name}: {' '.join(reasons)}", file=sys.stderr, flush=True)
+    found = {title: seconds, f"{title}: bytes": peak(call)}
+    print(f"{len(samples):,}: {title}: {' '.join(reasons)}", file=sys.stderr, flush=True)
     return found
 
 
@@ -134,16 +138,29 @@ def measure_order(samples: Samples) -> dict[str, float]:
 
 
 def measure(count: int) -> dict[str, float]:
-    index = make_index(count)
+    index = make_index(count, count // PER_CLASS)
     signals = Signals(index)
     found = measure_signals(signals, index)
     samples = make_samples(signals, index)
     found |= measure_order(samples)
-    for name in SELECTORS:
-        if name not in _LEFT_OUT:
-            wants = "vectors" in SELECTORS[name]().needs
-            found |= measure_selector(name, with_vectors(samples) if wants else samples)
+    names = [name for name in SELECTORS if count <= _MOST.get(name, count)]
+    found |= measure_selectors(samples, {name: name for name in names})
+    few = replace(samples, labels=np.arange(count) % CLASSES)
+    return found | measure_selectors(few, with_few())
+
+
+def measure_selectors(samples: Samples, named: Mapping[str, str]) -> dict[str, float]:
+    """All of these, each by what it is called."""
+    found: dict[str, float] = {}
+    for title, name in named.items():
+        wants = "vectors" in SELECTORS[name]().needs
+        found |= measure_selector(name, with_vectors(samples) if wants else samples, title)
     return found
+
+
+def with_few() -> dict[str, str]:
+    """Those selectors whose cost does not depend on how large a class is."""
+    return {f"{name}, {CLASSES} classes": name for name in SELECTORS if name not in _OF_A_CLASS}
 
 
 def titles() -> dict[str, str]:
@@ -154,30 +171,35 @@ def titles() -> dict[str, str]:
         "table": "signals: the table for a file, with its digest",
         "order": "order: a whole epoch over half of the samples",
     }
-    return known | {name: f"select: {name}" for name in SELECTORS if name not in _LEFT_OUT}
+    return known | {name: f"select: {name}" for name in (*SELECTORS, *with_few())}
 
 
 def table_of(found: Found) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for name, title in titles().items():
-        rows.append((f"{title} (CPU ns/sample)", *(f"{1e9 * found[n][name] / n:.0f}" for n in found)))
+        rows.append((f"{title} (CPU ns/sample)", *(_each(found[n], name, n, 1e9, ".0f") for n in found)))
     for name in found[min(found)]:
         if name.endswith(": bytes"):
-            rows.append((f"{name}/sample", *(f"{found[n][name] / n:.1f}" for n in found)))
+            rows.append((f"{name}/sample", *(_each(found[n], name, n, 1, ".1f") for n in found)))
     return Table(("what", *(f"{count:.0e}" for count in found)), tuple(rows))
 
 
+def _each(values: Mapping[str, float], name: str, count: int, scale: float, form: str) -> str:
+    """Per sample; empty where it was not measured."""
+    return format(scale * values[name] / count, form) if name in values else ""
+
+
 def bars_of(found: Found) -> list[Bar]:
-    """The largest size against the cheapest of the smaller ones."""
-    *smaller, largest = found
+    """The largest size that was measured against the cheapest of the smaller ones."""
 
     def bar(name: str, limit: float) -> Bar:
-        costs = {count: found[count][name] / count for count in found}
+        costs = {count: values[name] / count for count, values in found.items() if name in values}
+        *smaller, largest = costs
         factor = costs[largest] / min(costs[count] for count in smaller)
         what = f"{name}, per sample at {largest:.0e} over the least at fewer"
         return Bar(what, f"under {limit:g}x", f"{factor:.2f}x", factor < limit)
 
-    return [bar(name, BYTES_FLAT if name.endswith("bytes") else FLAT) for name in found[largest]]
+    return [bar(name, BYTES_FLAT if name.endswith("bytes") else FLAT) for name in found[min(found)]]
 
 
 def run(folder: Path, options: Options) -> Report:

@@ -2,11 +2,12 @@
 
 A small convolutional network is trained on CIFAR-10 through the loader, with each selector in turn, and the
 wall seconds of the training loop are told apart: waiting for data, forward, backward and step, metrics (what
-`report` does, and what is noted of loads), selecting (from the last batch to the end of the loop). Then for
-more epochs with buckets, and with none, on 1, 2 and 4 ranks of gloo, processes with one thread each, whose
-batches together are as large; there selecting is also what ranks tell each other, and waiting for the last
-one. Buckets fill an epoch at a time: what they save in a long run, `iowa_tables` and `confirm_convnet` tell,
-with what it costs in accuracy.
+`report` does, and what is noted of loads), selecting (from the last batch to the end of the loop). Torch has
+as many threads as there are cores, by which metrics are judged, and then one. Then for more epochs with
+buckets, and with none, on 1, 2 and 4 ranks of gloo, processes of one thread, whose batches together are
+as large; there selecting is also what ranks tell each other, and waiting for the last one, and the first
+judges the network by the test images in the end. Buckets fill an epoch at a time: what they save in a long
+run, `iowa_tables` and `confirm_convnet` tell, with what it costs in accuracy.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from headwater.engine.crew import available_cores
 from measuring import Bar, Cell, Flag, Options, Report, Table, main
 from serving import PROCESSES, end
 from small_files import make_parquet
@@ -37,10 +39,7 @@ MOST = 0.03
 WORLDS = (1, 2, 4)
 SAMPLES, ROUNDS = 10_000, 5
 QUICK_SAMPLES, QUICK_EPOCHS = 1_000, 3
-FLAGS = {
-    "threads": Flag(1, "of torch, where there are no ranks: a busy machine slows down several of them"),
-    "epochs": Flag(6, "on ranks"),
-}
+FLAGS = {"epochs": Flag(6, "on ranks")}
 Ranked = dict[int, dict[str, list["Run"]]]
 """By the number of ranks, and by the selector."""
 
@@ -69,6 +68,11 @@ class Run:
         """Of the time."""
         whole = sum(epoch.seconds for epochs in self.ranks for epoch in epochs) / len(self.ranks)
         return self.spent(*parts) / whole
+
+    @property
+    def accuracy(self) -> float | None:
+        """In percents, after the last epoch; None if nobody judged."""
+        return self.ranks[0][-1].accuracy
 
     @property
     def selections(self) -> int:
@@ -110,7 +114,7 @@ def _start(rank: int, world: int, meeting: Path, settings: Settings) -> subproce
     )
 
 
-def shares_of(runs: dict[str, list[Run]]) -> Table:
+def shares_of(runs: dict[str, list[Run]], threads: int) -> Table:
     """Of the time, and the time against that of training on everything."""
     parts = [part for part in PARTS if part != AVERAGING]
     rows: list[tuple[Cell, ...]] = []
@@ -118,18 +122,18 @@ def shares_of(runs: dict[str, list[Run]]) -> Table:
         pairs = zip(some, runs[NONE], strict=True)
         ratio = statistics.median(one.seconds / plain.seconds for one, plain in pairs)
         rows.append((name, *_parts(some, parts), f"{ratio:.2f}"))
-    return Table(("selector", *parts, "rest", f"seconds / {NONE}"), tuple(rows))
+    return Table((f"selector, threads: {threads}", *parts, "rest", f"seconds / {NONE}"), tuple(rows))
 
 
-def costs_of(runs: dict[str, list[Run]]) -> Table:
+def costs_of(runs: dict[str, list[Run]], threads: int) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for name, some in runs.items():
         noted = _median(some, lambda run: 1e6 * run.spent(METRICS) / run.images)
         chosen = _median(some, lambda run: 1e3 * run.spent(SELECTING) / run.selections)
         rate = _median(some, lambda run: run.images / run.seconds)
         rows.append((name, some[0].images, round(rate), f"{noted:.1f}", f"{chosen:.1f}"))
-    columns = ("selector", "samples in all epochs", "samples/s", "metrics, us a sample", "a selection, ms")
-    return Table(columns, tuple(rows))
+    columns = ("samples in all epochs", "samples/s", "metrics, us a sample", "a selection, ms")
+    return Table((f"selector, threads: {threads}", *columns), tuple(rows))
 
 
 def ranks_of(ranked: Ranked) -> tuple[Table, Table]:
@@ -142,9 +146,10 @@ def ranks_of(ranked: Ranked) -> tuple[Table, Table]:
             rate = _median(some, lambda run: run.images / run.seconds)
             chosen = _median(some, lambda run: 1e3 * run.spent(SELECTING) / run.selections)
             gains = (_ratio(runs[NONE], some, of) for of in (lambda run: run.images, lambda run: run.seconds))
-            rows.append((f"{world}, {name}", round(rate), f"{chosen:.1f}", _spread(some), *gains))
+            judged = (f"{world}, {name}", round(rate), f"{chosen:.1f}", _spread(some), *gains)
+            rows.append((*judged, _accuracy(some)))
     columns = ("samples/s", "exchange and selection, ms an epoch", "metrics and selecting")
-    gains = ("times fewer samples", "times less time")
+    gains = ("times fewer samples", "times less time", "accuracy, %")
     return Table(("ranks", *PARTS, "rest"), tuple(shares)), Table(("ranks", *columns, *gains), tuple(rows))
 
 
@@ -163,6 +168,11 @@ def _median(runs: Sequence[Run], value: Callable[[Run], float]) -> float:
     return statistics.median(value(run) for run in runs)
 
 
+def _accuracy(runs: Sequence[Run]) -> str:
+    found = [run.accuracy for run in runs if run.accuracy is not None]
+    return f"{statistics.median(found):.1f} ({min(found):.1f}..{max(found):.1f})" if found else ""
+
+
 def _spread(runs: Sequence[Run]) -> str:
     """Of the share that metrics and selecting have."""
     found = [run.share(METRICS, SELECTING) for run in runs]
@@ -173,7 +183,7 @@ def bars_of(alone: dict[str, list[Run]], ranked: Ranked) -> list[Bar]:
     bars = []
     for name in JUDGED:
         share = _median(alone[name], lambda run: run.share(METRICS, SELECTING))
-        what = f"{name}: metrics and selecting, of the time"
+        what = f"{name}: metrics and selecting, of the time, with threads on all cores"
         bars.append(Bar(what, f"at most {MOST:.0%}", _spread(alone[name]), share <= MOST))
     for world, runs in ranked.items():
         some = runs[BUCKETS]
@@ -181,6 +191,13 @@ def bars_of(alone: dict[str, list[Run]], ranked: Ranked) -> list[Bar]:
         what = f"ranks: {world}; selections that are the same on all, and visited whole"
         bars.append(Bar(what, f"{asked} of {asked}", f"{found} of {asked}", found == asked))
     return bars
+
+
+def measure_alone(plain: Settings, threads: int) -> Iterator[tuple[str, Run]]:
+    """A round: all selectors, one after the other."""
+    torch.set_num_threads(threads)
+    for name in SELECTORS:
+        yield name, Run((train(replace(plain, select=None if name == NONE else name)),))
 
 
 def measure_ranks(plain: Settings, folder: Path) -> Iterator[tuple[int, str, Run]]:
@@ -198,26 +215,37 @@ def run(folder: Path, options: Options) -> Report:
     if not options.data:
         make_parquet(file, samples)
     plain = Settings(str(file.absolute()), samples)
-    longer = replace(plain, epochs=QUICK_EPOCHS if options.quick else int(options.numbers["epochs"]))
-    threads = int(options.numbers["threads"])
-    torch.set_num_threads(threads)
-    train(replace(plain, epochs=1))  # torch prepares its kernels
-    alone: dict[str, list[Run]] = {name: [] for name in SELECTORS}
+    epochs = QUICK_EPOCHS if options.quick else int(options.numbers["epochs"])
+    test = options.data / "cifar10" / "test.parquet" if options.data else None  # made images have no accuracy
+    longer = replace(plain, epochs=epochs, test=str(test.absolute()) if test and not options.quick else "")
+    every: dict[int, dict[str, list[Run]]] = {
+        threads: {name: [] for name in SELECTORS} for threads in (available_cores(), 1)
+    }
     ranked: Ranked = {world: {NONE: [], BUCKETS: []} for world in WORLDS}
+    train(replace(plain, epochs=1))  # torch prepares its kernels
     for number in range(rounds):
-        for name, some in alone.items():
-            some.append(Run((train(replace(plain, select=None if name == NONE else name)),)))
+        for threads, alone in every.items():
+            for name, one in measure_alone(plain, threads):
+                alone[name].append(one)
         for world, name, one in measure_ranks(longer, folder / f"round-{number}"):
             ranked[world][name].append(one)
         print(f"round {number + 1} of {rounds} is done", file=sys.stderr, flush=True)
-    raw = alone | {f"{world}, {name}": some for world, runs in ranked.items() for name, some in runs.items()}
+    raw = {
+        f"{name}, threads: {threads}": some for threads, runs in every.items() for name, some in runs.items()
+    }
+    raw |= {f"{world}, {name}": some for world, runs in ranked.items() for name, some in runs.items()}
     return Report(
         "the time of metrics and of selecting",
-        (shares_of(alone), costs_of(alone), *ranks_of(ranked)),
-        tuple(bars_of(alone, ranked)),
+        (
+            *(of(runs, threads) for threads, runs in every.items() for of in (shares_of, costs_of)),
+            *ranks_of(ranked),
+        ),
+        tuple(bars_of(next(iter(every.values())), ranked)),
         (
             f"{samples:,} images, {plain.epochs} epochs, on ranks {longer.epochs}; batches of {plain.batch}, "
-            f"over all ranks; medians of rounds: {rounds}; threads of torch: {threads}, on each rank 1",
+            f"over all ranks; medians of rounds: {rounds}; on each rank torch has one thread",
+            "accuracy is that after few epochs at a constant learning rate, with one seed in all rounds: it "
+            "tells whether ranks agree, not what buckets cost",
             "every selector is told loss and logits; the first selection is made before the first epoch, and "
             "one for the epoch after the last is counted in its stead",
         ),

@@ -38,7 +38,7 @@ from headwater.store.server import tokens
 from headwater.store.server.config import DatasetConfig, ServeConfig, load
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.ledger import METRICS, Metric
-from headwater.store.wire import messages, payloads
+from headwater.store.wire import jobmessages, messages, modelmessages, payloads
 from headwater.train.replay.outcome import Retrained
 from headwater.tune.again import HeadAgain
 from headwater.tune.outcome import Finetuned
@@ -63,7 +63,8 @@ ERRORS = [
 ]
 MESSAGES = [
     kind
-    for kind in vars(messages).values()
+    for module in (messages, modelmessages, jobmessages)
+    for kind in vars(module).values()
     if inspect.isclass(kind) and issubclass(kind, messages.Message) and kind is not messages.Message
 ]
 SECRET = "an-example-of-a-secret-for-the-pages"

@@ -23,6 +23,7 @@ from headwater.errors import HeadwaterError
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.http import _routes
 from headwater.store.wire import messages
+from headwater.store.wire.jobmessages import JobQuery, JobStart, JobStop
 from headwater.store.wire.messages import (
     ACTIONS,
     SCOPE_OF_ACTION,
@@ -32,20 +33,19 @@ from headwater.store.wire.messages import (
     Hello,
     InboxSeal,
     IndexRequest,
-    JobQuery,
-    JobStart,
-    JobStop,
     LabelRequest,
+    ReadRequest,
+    Release,
+    Request,
+    SelectionRequest,
+)
+from headwater.store.wire.modelmessages import (
     ModelOffer,
     ModelPart,
     ModelQuery,
     ModelRollback,
     ModelSwitch,
     ModelTake,
-    ReadRequest,
-    Release,
-    Request,
-    SelectionRequest,
 )
 
 SCHEMA = pa.schema([("a", pa.int64())])

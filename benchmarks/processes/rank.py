@@ -2,7 +2,8 @@
 
     rank.py RANK WORLD MEETING SETTINGS     MEETING is a file that is not there yet, the same for all ranks
 
-SETTINGS is JSON, see `timed_training.Settings`. Prints one line of JSON: what each epoch took.
+SETTINGS is JSON, see `timed_training.Settings`. Prints one line of JSON: what each epoch took. The first rank
+judges the network for all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 import torch
@@ -38,7 +39,7 @@ def main(rank: int, world: int, meeting: str, settings: Settings) -> None:
     place = f"file://{meeting}"
     distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world, timeout=_PATIENCE)
     distributed.barrier()
-    epochs = train(settings, average)
+    epochs = train(replace(settings, test="") if rank else settings, average)
     print(json.dumps([asdict(epoch) for epoch in epochs]), file=answers, flush=True)
     distributed.destroy_process_group()
 

@@ -23,7 +23,7 @@ from headwater.data.synthetic import class_names, write_photos
 from headwater.errors import HeadwaterError
 from headwater.report.link import Passage
 from headwater.report.trade import Turn
-from headwater.store.wire.messages import FailedSample, JobFacts
+from headwater.store.wire.jobmessages import FailedSample, JobFacts
 
 
 @pytest.fixture(scope="module")

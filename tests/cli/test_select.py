@@ -15,6 +15,7 @@ import headwater as hw
 from headwater import transforms as T
 from headwater.cli.select import read_settings
 from headwater.errors import WrongUse
+from headwater.select.selection import Selection
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,48 @@ def test_what_a_run_has_saved_decides(headwater_json: Any, photo_folder: Path, s
     assert found["epoch"] == 2
     assert found["selected"] < found["samples"]
     assert "below the mean" in found["reason"]
+
+
+@pytest.fixture(scope="module")
+def late(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Selection]:
+    """The table of a run of eight epochs before its last, which waits for data, and what that visits."""
+    loader = hw.DataLoader(
+        hw.open(photo_folder),
+        [T.Resize((8, 8))],
+        **{"batch_size": 8, "seed": 11, "epochs": 8, "select": "fresh"},
+        signals=(folder := tmp_path_factory.mktemp("late")),
+    )
+    loader.set_epoch(6)
+    for batch in loader:
+        loader.report(batch, loss=batch.targets.float(), logits=torch.eye(10)[batch.targets])
+    loader.signals.notes["history"][-1]["stalled"] = 0.625  # no test waits for a slow disk
+    return folder / f"{loader.state_dict()['signals']}.arrow", loader.selection
+
+
+def test_a_dry_run_has_what_the_run_has(
+    headwater_json: Any, photo_folder: Path, late: tuple[Path, Selection], tmp_path: Path
+) -> None:
+    table, standing = late
+    out = tmp_path / "ids.csv"
+    words = ("select", photo_folder, "--signals", table)
+    found = headwater_json(*words, "--by", "fresh", "--out", out)
+    assert (found["epoch"], found["epochs"], found["seed"], found["stalled"]) == (7, 8, 11, 0.625)
+    with out.open() as file:
+        ids = [int(row["id"]) for row in csv.DictReader(file)]
+    assert ids == hw.open(photo_folder).ids[standing.places].tolist()
+    whole = headwater_json(*words, "--by", "infobatch")
+    assert whole["reason"] == "everything: the last eighth of the epochs is whole"
+    stalled = headwater_json(*words, "--by", "buckets", "--epochs", "80")
+    assert "training waits for data 62% of its time" in stalled["reason"]
+
+
+def test_what_is_given_goes_before_what_the_run_has(
+    headwater_json: Any, photo_folder: Path, late: tuple[Path, Selection]
+) -> None:
+    given = ("--seed", "3", "--epochs", "80", "--stalled", "0")
+    found = headwater_json("select", photo_folder, "--signals", late[0], "--by", "buckets", *given)
+    assert (found["epochs"], found["seed"], found["stalled"]) == (80, 3, 0)
+    assert "waits for data" not in found["reason"]
 
 
 def test_a_page_shows_plots_and_pictures(

@@ -1,11 +1,12 @@
-"""Near-duplicates found beside the data: real stores answer with groups, and nothing else crosses."""
+"""Near-duplicates found beside the data: a store answers with groups, shards with hashes, none with files."""
 
 from __future__ import annotations
 
 import io
 import logging
+import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from PIL import Image
 import headwater as hw
 from datasets import CLASSES, Photo, write_folder
 from headwater.engine.inference import Extraction
-from headwater.errors import Refused, WrongUse
+from headwater.errors import ModelError, Refused, WrongUse
 from headwater.models.registry import Registry
 from headwater.store.duplicates import groups_at
 from headwater.store.selecting import selects_at
 from headwater.store.server.daemon import Daemon
 from headwater.store.server.workers import Workers
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from relabelling import small_model
 from stores import running_daemon, write_tokens
 
@@ -166,26 +167,65 @@ def test_by_features_at_a_store_and_here(
     assert len(found), "pictures of noise have much in common to untrained layers"
 
 
-def test_stores_find_groups_each_among_its_own(photos: Path, tmp_path: Path) -> None:
-    """The same picture at both is in no group: hashes are not exchanged."""
-    other = write(tmp_path / "others", 2)
-    twin = next(photos.glob(f"*/1-{COPIES:03d}.jpg"))
-    (other / twin.parent.name / "twin.jpg").write_bytes(twin.read_bytes())
-    with (
-        running_daemon({"photos": photos}, state=tmp_path / "a") as one,
-        running_daemon({"photos": other}, state=tmp_path / "b") as two,
-    ):
-        addresses = [f"{daemon.serving.address}/photos" for daemon in (one, two)]
-        with closing(hw.open(addresses)) as data:
-            found = hw.find_duplicates(data)
-            moved = groups_at(data.store, model="", bound=18).bytes_moved
-            keys = [data.index.key(place) for place in range(len(data))]
-    assert len(found) == 4 * COPIES
-    assert len(np.unique(found.groups[found.groups >= 0])) == 2 * COPIES
-    assert found.groups[keys.index(f"{twin.parent.name}/twin.jpg")] == -1
-    assert len(found.failed) == 2
-    assert all("broken" in keys[one.position] for one in found.failed)
-    assert moved < 20_000
+def divide(photos: Path, folder: Path) -> list[Path]:
+    """The same files in two folders: a picture and its copy come to lie in different ones."""
+    roots = [folder / "even", folder / "odd"]
+    for number, path in enumerate(sorted(photos.glob("*/*"))):
+        for root in roots:  # both know all classes
+            (root / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (roots[number % 2] / path.parent.name / path.name).write_bytes(path.read_bytes())
+    return roots
+
+
+def sets(data: hw.Dataset, found: hw.Duplicates) -> set[frozenset[str]]:
+    """The groups, by keys."""
+    members = [np.flatnonzero(found.groups == number) for number in range(found.groups.max(initial=-1) + 1)]
+    return {frozenset(data.index.key(int(place)) for place in places) for places in members}
+
+
+def test_shards_have_the_groups_of_the_whole(
+    photos: Path, state: Path, tmp_path: Path, store: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pictures and of features: as of one store, and as of files."""
+    monkeypatch.setenv("HEADWATER_MODELS", str(state / "models"))
+    monkeypatch.setattr("headwater.store.wire.selectionpages.SELECTION_BYTES", 96 * 5)  # several pages
+    features: dict[str, Any] = {"by": "features", "model": "small", "least": 0.9}
+    local, shards = hw.open(photos), divide(photos, tmp_path)
+    for number in range(2):
+        shutil.copytree(state / "models", tmp_path / f"state {number}" / "models")
+    with ExitStack() as stack:
+        run = [
+            stack.enter_context(running_daemon({"photos": root}, state=tmp_path / f"state {number}"))
+            for number, root in enumerate(shards)
+        ]
+        fleet = stack.enter_context(closing(hw.open([f"{one.serving.address}/photos" for one in run])))
+        one = stack.enter_context(closing(hw.open(f"{store.serving.address}/photos")))
+        for options in ({}, features):
+            here, across = hw.find_duplicates(local, **options), hw.find_duplicates(fleet, **options)
+            whole = sets(local, here)
+            assert sets(fleet, across) == sets(one, hw.find_duplicates(one, **options)) == whole
+            assert len(whole) >= 3
+            assert sorted(lost.id for lost in across.failed) == sorted(lost.id for lost in here.failed)
+            firsts = [int(np.flatnonzero(across.groups == number)[0]) for number in range(len(whole))]
+            assert firsts == sorted(firsts), "groups are numbered by their first member"
+        moved = groups_at(fleet.store, model="", bound=18).bytes_moved
+        assert (len(fleet) - 1) * 108 < moved < len(fleet) * 108 + 20_000, "hashes, and no pictures"
+        assert set(sent(run[0])) == {"selection"}
+
+
+def test_shards_with_different_models_of_a_name(photos: Path, tmp_path: Path) -> None:
+    names = (*CLASSES, *(f"class {number}" for number in range(7)))[:7]
+    with ExitStack() as stack:
+        addresses = []
+        for number, root in enumerate(divide(photos, tmp_path)):
+            folder = tmp_path / f"state {number}"
+            model = replace(small_model(number), classes=names)
+            Registry(folder / "models").put(model, name="small", switch=True)
+            daemon = stack.enter_context(running_daemon({"photos": root}, state=folder))
+            addresses.append(f"{daemon.serving.address}/photos")
+        data = stack.enter_context(closing(hw.open(addresses)))
+        with pytest.raises(ModelError, match="different models 'small'"):
+            hw.find_duplicates(data, by="features", model="small")
 
 
 def test_a_store_without_jobs_sends_thumbnails_and_a_line_says_so(

@@ -27,7 +27,7 @@ from headwater.store.client.link import Link
 from headwater.store.client.models import StoreModels, models_of
 from headwater.store.pushing import push
 from headwater.store.wire import messages
-from headwater.store.wire.messages import ModelOffer, ModelPart, Shipment
+from headwater.store.wire.modelmessages import InForce, ModelOffer, ModelPart, ModelRollback, Shipment
 from stores import NotStarted, StoreProcess, write_tokens
 from visitors import Visitor, complaint_of
 
@@ -315,9 +315,7 @@ class TestOverTheWire:
             for attempt in (
                 lambda: models.send(tuner.part(version)),
                 lambda: models.switch("birds", version.digest),
-                lambda: models._ask(
-                    "model_rollback", messages.ModelRollback("birds", "0" * 32), messages.InForce
-                ),
+                lambda: models._ask("model_rollback", ModelRollback("birds", "0" * 32), InForce),
             ):
                 with pytest.raises(Refused, match="'reader' lacks scope 'models'"):
                     attempt()

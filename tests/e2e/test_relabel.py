@@ -26,7 +26,7 @@ from headwater.store.client.models import models_of
 from headwater.store.jobs.record import DONE, STOPPED, UNFINISHED
 from headwater.store.labels import open_labels
 from headwater.store.server.daemon import Daemon
-from headwater.store.wire.messages import JobFacts
+from headwater.store.wire.jobmessages import JobFacts
 from headwater.tune.relabel import Access, JobAtStore, Wish, relabel_at, stop_at
 from postgres import Postgres
 from relabelling import CLASSES, nudged, small_model, write_photos

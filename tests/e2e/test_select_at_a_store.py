@@ -34,7 +34,7 @@ from headwater.store.client.selecting import Selected
 from headwater.store.jobs.record import RELABEL, STOPPED, UNFINISHED
 from headwater.store.pushing import bring_over
 from headwater.store.selecting import selects_at
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from nets import CLASSES as COLOURS
 from nets import SIZE, plain
 from relabelling import nudged
@@ -103,7 +103,7 @@ def test_a_store_selects_what_the_selector_selects_here(photos: Path, state: Pat
             assert len(found.ids) == found.counts["chosen"] < found.samples
             assert found.weights.mean() == pytest.approx(1)
             raw = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
-            assert 12 * len(found.ids) < found.bytes_moved < raw / 20
+            assert 12 * len(found.ids) < found.bytes_moved < raw / 10  # a slow store is asked more often
             assert found.seconds > 0
         failed = daemon._jobs.jobs.list()[0].failures
         assert {one.key.rpartition("/")[2] for one in failed} == {f"broken-{n}.jpg" for n in range(BROKEN)}
@@ -129,7 +129,7 @@ def test_a_store_knows_what_its_samples_take_on_the_plan_in_force(photos: Path, 
 
 
 def test_a_large_selection_comes_in_pages(photos: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.store.wire.pages.SELECTION_ROWS", 13)
+    monkeypatch.setattr("headwater.store.wire.selectionpages.SELECTION_ROWS", 13)
     with running_daemon({"photos": photos}, state=state) as daemon:
         found = select_at(f"{daemon.serving.address}/photos")
         assert set(found.ids.tolist()) == here(photos, WISH)

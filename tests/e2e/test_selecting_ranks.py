@@ -62,26 +62,66 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from nets import SIZE, plain
 
-rank, world, port, folder, classes, out = sys.argv[1:]
+rank, world, port, folder, classes, state, epochs, steps, out = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
-data, steps = hw.open(folder), T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
-beside = hw.Beside("fresh", data, steps, share=0.3, precision="fp32")
-loader = hw.DataLoader(data, steps, batch_size=4, shuffle=True, num_workers=1, select=beside, epochs=9)
+data, transform = hw.open(folder), T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
+beside = hw.Beside("fresh", data, transform, share=0.3, precision="fp32")
+given = {"select": beside, "epochs": 9, "signals": out + ".signals" if state == "-" else state + ".signals"}
+loader = hw.DataLoader(data, transform, batch_size=4, shuffle=True, num_workers=1, **given)
+if state != "-":
+    loader.load_state_dict(json.load(open(state))["state"])
 answer = {"seen": [], "error": "", "chosen": []}
 try:
-    while loader.epoch < 4:
+    while loader.epoch < int(epochs):
         epoch = loader.epoch
         answer["chosen"].append(data.ids[loader.selection.places].tolist())
-        for batch in loader:
+        for number, batch in enumerate(loader, start=1):
             answer["seen"].append([epoch, batch.ids.tolist(), batch.weights.tolist()])
+            if epoch == int(epochs) - 1 and number == int(steps):
+                break
+        if epoch == int(epochs) - 1:
+            break
         beside.feed(plain(classes=int(classes)))
         if rank == "0":
             assert beside.rounds[-1].done.wait(60)
         dist.barrier()
+    answer["state"] = loader.state_dict()
 except hw.errors.HeadwaterError as error:
     answer["error"] = f"{type(error).__name__}: {error}"
+answer["run"] = beside._wish.run
 json.dump(answer, open(out, "w"))
 beside.close()
+dist.destroy_process_group()
+"""
+
+DEAR = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import torch.distributed as dist
+import headwater as hw
+from headwater.loader.curator import Curator
+from headwater.select import Choice
+
+rank, world, port, folder, out = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+now = [0.0]
+
+class Slow:
+    name, explore, needs = "slow", 0.0, ("vectors",)
+
+    def choose(self, samples):
+        now[0] += 30.0 if rank == "0" else 0.0  # one rank alone finds it dear
+        return Choice(np.arange(0, len(samples), 2), "every other")
+
+given = {"seed": 0, "epochs": None, "ranks": lambda: (int(rank), int(world)), "folder": Path(out).parent}
+curator = Curator(Slow(), hw.open(folder), clock=lambda: now[0], **given)
+curator.signals.column("vectors", width=2)[:] = 0
+counts = []
+for epoch in range(5):
+    counts.append(len(curator.begin(epoch)))
+    curator.trained(10.0, whole=True)
+json.dump({"counts": counts, "ended": curator.ended}, open(out, "w"))
 dist.destroy_process_group()
 """
 
@@ -174,9 +214,12 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_colours(tmp_path_factory.mktemp("colours") / "all", 20)
 
 
-def run_beside(folder: Path, work: Path, classes: int) -> list[Any]:
-    outs = [work / f"beside-{rank}.json" for rank in range(2)]
-    return start(BESIDE, 2, outs, lambda out: (folder, classes, out))
+def run_beside(
+    folder: Path, work: Path, classes: int, *, world: int = 2, state: str = "-", steps: int = 99
+) -> list[Any]:
+    """Four epochs, the last as far as so many steps."""
+    outs = [work / f"beside-{world}-{rank}.json" for rank in range(world)]
+    return start(BESIDE, world, outs, lambda out: (folder, classes, state, 4, steps, out))
 
 
 @pytest.mark.slow
@@ -193,8 +236,35 @@ def test_what_the_first_rank_has_selected_beside_the_data_all_visit(colours: Pat
 
 
 @pytest.mark.slow
+def test_what_was_selected_beside_the_data_stands_when_ranks_go_on_as_another_number(
+    colours: Path, tmp_path: Path
+) -> None:
+    two = run_beside(colours, tmp_path, len(COLOURS), steps=1)
+    three = run_beside(
+        colours, tmp_path, len(COLOURS), world=3, state=str(tmp_path / "beside-2-0.json"), steps=99
+    )
+    (expected,) = {tuple(answer["chosen"][0]) for answer in three}
+    assert tuple(two[0]["chosen"][3]) == expected
+    first, rest = visited(two, 3), visited(three, 3)
+    assert len(first) == 8
+    assert not first.keys() & rest.keys()
+    assert first.keys() | rest.keys() == set(expected)
+    assert three[0]["run"] == two[0]["run"], "stores know what the run has shown before"
+
+
+@pytest.mark.slow
 def test_what_the_first_rank_cannot_select_all_are_told(colours: Path, tmp_path: Path) -> None:
     first, second = (answer["error"] for answer in run_beside(colours, tmp_path, 9))
     assert first.startswith("WrongUse: ")
     assert "tells 9 classes apart" in first
     assert second == f"HeadwaterError: the first rank could not select: {first}"
+
+
+@pytest.mark.slow
+def test_a_selector_that_is_dear_for_one_rank_ends_on_all_at_once(photo_folder: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / f"{rank}.json" for rank in range(2)]
+    one, other = start(DEAR, 2, outs, lambda out: (photo_folder, out))
+    count = len(hw.open(photo_folder))
+    assert one["counts"] == other["counts"] == [(count + 1) // 2] * 3 + [count] * 2
+    assert one["ended"].startswith("selecting costs 30 s an epoch")
+    assert other["ended"] == "selecting costs 10 s an epoch more than it saves"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import headwater as hw
@@ -19,12 +20,14 @@ from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
 from headwater.loader.beside import Beside
-from headwater.loader.worth import Worth
+from headwater.measure.signalfile import read_signals
 from headwater.plan.prune import SettledMask
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
+from headwater.select.selection import Selection
 from headwater.store.client.selecting import Selected
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.server.decoding import Asker
+from headwater.store.wire.jobmessages import SelectionWish
 from nets import SIZE, plain
 from stores import running_daemon, write_tokens
 from tunings import COLOURS, write_colours
@@ -117,10 +120,8 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert loader.signals.notes["selection"]["state"] == {"model": fed.version}
 
 
-def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(
-    colours: hw.Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Worth, "verdict", "")  # for 150 images selecting never pays
+def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(colours: hw.Dataset) -> None:
+    """In four epochs: only after three with a selection it could be told that selecting does not pay here."""
     model = make_model()
     example = torch.zeros(1, 3, SIZE, SIZE)
     rule = SettledMask(deadline=1e-9, every=1)
@@ -128,7 +129,7 @@ def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(
     with closing(Beside(InfoBatch(ratio=0.9), colours, STEPS, run="mine")) as beside:
         loader = hw.DataLoader(colours, STEPS, batch_size=16, num_workers=0, select=beside, epochs=40)
         sizes, proxies = [], []
-        for epoch in range(5):
+        for epoch in range(4):
             sizes.append(len([id for batch in loader for id in batch.ids.tolist()]))
             if epoch == 1:
                 assert bird.observe(lr=0.1)
@@ -138,9 +139,11 @@ def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(
             fed = beside.rounds[-1].fed
             assert fed is not None, beside.rounds[-1].error
             proxies.append(beside._registry.version(fed.version).nbytes)
-        assert [one.error for one in beside.rounds] == [None] * 5
+        assert [one.error for one in beside.rounds] == [None] * 4
         assert max(proxies[1:]) < 0.6 * proxies[0]
-        assert max(sizes[3:]) < COUNT
+        assert beside.rounds[1].fed is not None
+        assert loader.selection is not None
+        assert sizes[3] < COUNT
 
 
 def test_what_was_fed_is_used_in_the_epoch_after_the_one_that_was_begun(
@@ -176,7 +179,7 @@ def test_of_every_so_many_calls_one_counts(colours: hw.Dataset) -> None:
         for epoch in range(7):
             beside.select_epoch(look(epoch, colours))
             beside.feed(make_model())
-        finish(beside)
+            finish(beside)
         assert [one.epoch for one in beside.rounds] == [1, 4, 7]
         assert [wish.parameters for wish in stores.wishes] == 3 * [{"share": 0.4}]
 
@@ -189,7 +192,7 @@ def test_nothing_is_selected_for_epochs_that_will_not_be(
     for epoch in range(5):  # the loader asks for the epoch that comes before the loop feeds
         beside.select_epoch(look(epoch, colours, epochs=4))
         beside.feed(make_model())
-    finish(beside)
+        finish(beside)
     assert [(wish.epoch, wish.ends) for wish in stores.wishes] == [(1, False), (2, False), (3, True)]
     assert len(beside.rounds) == 3
 
@@ -200,7 +203,7 @@ def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_
     beside, stores = canned
     beside.select_epoch(look(0, colours))
     beside.feed(make_model())  # returns at once, though stores take for ever
-    beside.trained(0.05, whole=True)
+    beside.trained(0.05, whole=True, visited=COUNT)
     begun = time.monotonic()
     assert beside.select_epoch(look(1, colours)) is None
     assert time.monotonic() - begun < 30
@@ -211,6 +214,55 @@ def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_
     found = beside.select_epoch(look(2, colours))
     assert found is not None
     assert (found.epoch, found.reason) == (2, "for 1"), "late is better than never"
+
+
+def test_a_late_round_is_waited_for_once_and_holds_back_none(
+    canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside, stores = canned
+    beside.select_epoch(look(0, colours))
+    beside.feed(make_model())
+    beside.trained(0.05, whole=True, visited=COUNT)
+    for epoch in (1, 2, 3):
+        assert beside.select_epoch(look(epoch, colours)) is None
+        beside.feed(make_model())
+        assert beside.rounds[-1].passed_over, "it does not stand in line"
+    first = beside.rounds[0]
+    assert (first.late, caplog.text.count("a selection is late")) == (True, 1)
+    assert 0.05 <= first.waited_seconds < 2 * 0.05 + 1, "for the time of one epoch, not of three"
+    stores.go.set()
+    assert first.done.wait(SECONDS)
+    beside.feed(make_model())
+    finish(beside)
+    found = beside.select_epoch(look(4, colours))
+    assert found is not None
+    assert found.reason == "for 4", "the newest, though the late one has come too"
+    assert [wish.epoch for wish in stores.wishes] == [1, 4], "what was passed over is not made up for"
+
+
+def test_a_slow_store_costs_no_epoch_and_is_asked_anew_when_it_is_done(folder: Path, tmp_path: Path) -> None:
+    """Somebody else has its only place for models: it is late for as long as they please."""
+    others = Asker("others", "others", "predict", lambda: False)
+    with (
+        running_daemon({"colours": folder}, state=tmp_path / "state", cores=1) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/colours")) as data,
+        closing(Beside(InfoBatch(ratio=0.9), data, STEPS, precision="fp32")) as beside,
+    ):
+        loader = hw.DataLoader(data, STEPS, batch_size=16, shuffle=True, select=beside, epochs=40)
+        with daemon._studios.engines.turn(0.0, others, memory=0):
+            for _ in range(4):
+                assert len([id for batch in loader for id in batch.ids.tolist()]) == COUNT
+                beside.feed(make_model())
+        first = beside.rounds[0]
+        assert [one.passed_over for one in beside.rounds] == [False, True, True, True]
+        assert first.late
+        assert first.done.wait(SECONDS)
+        beside.feed(make_model())
+        finish(beside)
+        sizes = [len([id for batch in loader for id in batch.ids.tolist()]) for _ in range(3)]
+        chosen = first.chosen, beside.rounds[-1].chosen
+        assert 0 < chosen[0] < COUNT
+        assert sizes == [COUNT, *(chosen[1], chosen[1])]
 
 
 def test_a_store_that_dies_costs_a_round(
@@ -256,16 +308,33 @@ def test_selecting_that_costs_more_than_it_saves_ends(
     for epoch in range(6):
         found.append(beside.select_epoch(look(epoch, colours)))
         beside._worth.spend(waited=50.0)
-        beside.trained(1.0, whole=True)
+        beside.trained(1.0, whole=True, visited=COUNT if found[-1] is None else len(found[-1]))
         beside.feed(make_model())
         finish(beside)
     assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, COUNT, COUNT]
     assert found[4] is not None
-    assert found[4].reason.startswith("everything: selecting costs 50 s an epoch (waited 50 s")
+    assert found[4].reason.startswith("everything: selecting costs 50")
     assert beside.dropped == found[4].reason.removeprefix("everything: ")
     assert (found[4].weights == 1).all()
     assert caplog.text.count("it ends, and epochs visit everything") == 1
     assert len(stores.wishes) == 4, "nothing more is fed"
+
+
+@pytest.mark.parametrize("name", ["", "own"])
+def test_a_run_that_goes_on_knows_that_it_selects_and_by_which_name(colours: hw.Dataset, name: str) -> None:
+    stood = Selection("s", 3, np.arange(50), np.ones(50, np.float32), "r", state={"model": "m", "run": "was"})
+    with closing(Beside("infobatch", colours, STEPS, precision="fp32", run=name)) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        stores.go.set()
+        beside.resume(stood)
+        for epoch in range(4, 9):
+            beside.select_epoch(look(epoch, colours))
+            beside._worth.spend(fed=1.0)
+            beside.trained(50.0, whole=True, visited=50)
+            beside.feed(make_model())
+            finish(beside)
+        assert not beside.dropped, "an epoch on everything would take 150 s"
+        assert {wish.run for wish in stores.wishes} == {name or "was"}
 
 
 def test_where_the_trunk_is_frozen_samples_differ_by_the_last_layers_gradient(
@@ -275,8 +344,10 @@ def test_where_the_trunk_is_frozen_samples_differ_by_the_last_layers_gradient(
     stores.go.set()
     model = make_model()
     beside.feed(model)
+    finish(beside)
     model[:-1].requires_grad_(False)
     beside.feed(Wrapper(model))
+    finish(beside)
     model[0].requires_grad_(True)
     beside.feed(model)
     finish(beside)
@@ -307,6 +378,57 @@ def test_a_frozen_trunk_selects_by_weights_in_a_run(colours: hw.Dataset) -> None
             assert found is not None
             chosen.append(found.places.tolist())
     assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.fixture
+def spots(tmp_path: Path) -> Path:
+    """Pictures of which no crop is like another."""
+    rng = np.random.default_rng(5)
+    for name in COLOURS:
+        (tmp_path / "spots" / name).mkdir(parents=True)
+        for number in range(20):
+            some = Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).resize((3 * SIZE, 3 * SIZE))
+            some.save(tmp_path / "spots" / name / f"{number}.png")
+    return tmp_path / "spots"
+
+
+def losses_of(model: nn.Module, data: hw.Dataset, steps: T.Compose, epoch: int) -> dict[int, float]:
+    """As a loop has them in an epoch."""
+    loader = hw.DataLoader(data, steps, batch_size=20, seed=3, num_workers=0)
+    loader.set_epoch(epoch)
+    found = {}
+    with torch.no_grad():
+        for batch in loader:
+            losses = nn.functional.cross_entropy(model(batch.inputs), batch.targets, reduction="none")
+            found |= dict(zip(batch.ids.tolist(), losses.tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("at_a_store", [True, False])
+def test_samples_are_scored_as_the_loader_will_crop_them(
+    spots: Path, tmp_path: Path, at_a_store: bool
+) -> None:
+    steps = T.Compose([T.RandomResizedCrop(SIZE), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)])
+    model, state = make_model().eval(), tmp_path / "state"
+    with torch.no_grad():
+        model[-1].weight *= 20
+    with (
+        running_daemon({"spots": spots}, state=state) as daemon,
+        closing(hw.open(f"{daemon.serving.address}/spots" if at_a_store else spots)) as data,
+        closing(Beside(InfoBatch(ratio=0.9), data, steps, precision="fp32", run="mine")) as beside,
+    ):
+        loader = hw.DataLoader(data, steps, batch_size=20, seed=3, num_workers=0, select=beside, epochs=9)
+        list(loader)
+        beside.feed(model)
+        finish(beside)
+        assert beside.rounds[0].error is None
+        assert beside.rounds[0].epoch == 2
+        kept = state if at_a_store else Path(beside._folder.name)
+        (table,) = (kept / "selections" / "runs").glob("*/*.arrow")
+        found = read_signals(table, data.index).loss
+        trained, other = (np.array(list(losses_of(model, data, steps, epoch).values())) for epoch in (2, 1))
+    np.testing.assert_allclose(found, trained, atol=0.02, rtol=0.02)
+    assert np.abs(found - other).mean() > 0.2, "in other epochs they are cropped otherwise"
 
 
 def test_what_cannot_be_is_said_at_once(colours: hw.Dataset) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from PIL import Image
 
 import headwater as hw
 from datasets import CLASSES, Photo, write_folder
+from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import WrongUse
 from headwater.select.samples import Samples
 from headwater.select.selection import Selection
-from stores import StoreProcess
+from nets import SIZE, plain
+from stores import StoreProcess, running_daemon
 
 COUNT, COPIES = 24, 6
 
@@ -111,12 +114,16 @@ class Afar:
     """Selects elsewhere, where nobody knows of near-duplicates: once, for the second epoch."""
 
     name = "afar"
+    visited: list[int] = field(default_factory=list)
 
     def attach(self, ranks: Any) -> None:
         pass
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
+    def resume(self, selection: Selection) -> None:
         pass
+
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        self.visited.append(visited)
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         if samples.epoch != 1:
@@ -127,7 +134,8 @@ class Afar:
 
 def test_what_is_selected_elsewhere_has_one_of_a_group_too(data: hw.Dataset) -> None:
     duplicates = replace(hw.find_duplicates(data), mode="drop")
-    loader = make(data, select=Afar(), duplicates=duplicates)
+    afar = Afar()
+    loader = make(data, select=afar, duplicates=duplicates)
     assert len(ids_of(loader)) == len(data) - COPIES, "before there is a selection, too"
     found = loader.selection
     assert found is not None
@@ -140,10 +148,45 @@ def test_what_is_selected_elsewhere_has_one_of_a_group_too(data: hw.Dataset) -> 
     assert ratios[twice] / ratios[~twice].mean() == pytest.approx(2)
     list(loader)
     list(loader)
+    assert afar.visited == 3 * [len(data) - COPIES], "it is told how many were visited for all"
     assert loader.selection is not None
     assert loader.selection.places.tolist() == found.places.tolist(), "the last one stands"
     everything = make(data, select=Afar(), cache=1 << 20, duplicates=replace(duplicates, mode="stand_in"))
     assert len(ids_of(everything)) == len(data), "who may stand in is not dropped"
+
+
+@pytest.mark.slow
+def test_what_a_store_selects_of_near_duplicates_is_what_is_selected_here(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A loop over a store, and one over the files: the same samples with the same weights, one of a group."""
+    steps, model = T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)]), plain(classes=3)
+    runs = []
+    with running_daemon({"twins": folder}, state=tmp_path / "state") as daemon:
+        for place in (folder, f"{daemon.serving.address}/twins"):
+            with (
+                closing(hw.open(place)) as found,
+                closing(hw.Beside("medoids", found, steps, share=0.6, precision="fp32")) as beside,
+            ):
+                duplicates = replace(hw.find_duplicates(found), mode="drop")
+                loader = make(found, select=beside, duplicates=duplicates, epochs=40, on_error="skip")
+                held = []
+                for _ in range(3):
+                    list(loader)
+                    held.append(loader.selection)
+                    beside.feed(model)
+                    assert beside.rounds[-1].done.wait(120)
+                assert len(duplicates) == 2 * COPIES
+                runs.append(held)
+    for here, there in zip(*runs, strict=True):
+        assert here is not None
+        assert there is not None
+        np.testing.assert_array_equal(here.places, there.places)
+        np.testing.assert_array_equal(here.weights, there.weights)
+    last = runs[1][-1]
+    assert last is not None
+    assert "near-duplicates left out" in last.reason
+    assert len(last) < len(runs[1][0]) < len(hw.open(folder)) - COPIES + 1
 
 
 def test_stand_ins_of_an_epoch_are_not_those_of_a_later_one_without_any(

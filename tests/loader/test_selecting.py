@@ -15,8 +15,10 @@ import torch
 import headwater as hw
 from headwater import transforms as T
 from headwater.errors import StateMismatch, WrongUse
+from headwater.loader.reporting import Shown
 from headwater.select.proxy import Proxy
 from headwater.select.samples import Samples
+from headwater.select.scoring import WIDTH, Gradients
 from headwater.select.selection import Choice, Selection
 from headwater.select.uniform import Uniform
 
@@ -277,18 +279,37 @@ def test_logits_tell_probabilities_margins_and_gradients(data: hw.Dataset) -> No
     assert set(loader.signals.model[at].tolist()) == {3}
 
 
-def test_gradients_of_many_classes_keep_their_distances(data: hw.Dataset) -> None:
-    from headwater.loader.reporting import MOST_NUMBERS, project
-
+@pytest.mark.parametrize("classes", [10, 100])
+def test_a_trainer_and_a_store_tell_samples_apart_by_the_same(classes: int) -> None:
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(60, 1000)).astype(np.float32)
-    fewer = project(vectors)
-    assert fewer.shape == (60, MOST_NUMBERS)
-    pairs = rng.integers(0, 60, (200, 2))
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    before = np.linalg.norm(vectors[pairs[:, 0]] - vectors[pairs[:, 1]], axis=1)
-    after = np.linalg.norm(fewer[pairs[:, 0]] - fewer[pairs[:, 1]], axis=1)
-    assert np.mean(after / before) == pytest.approx(1, abs=0.05)
+    logits = (3 * rng.normal(size=(60, classes))).astype(np.float32)
+    targets = rng.integers(0, classes, 60)
+    shown = Shown.of(torch.zeros(60), torch.tensor(logits), torch.tensor(targets), vectors=True)
+    found = shown.columns["vectors"]
+    wanted = Gradients(classes).make(logits, targets)
+    assert found.shape == wanted.shape == (60, min(classes, WIDTH))
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+    assert np.abs(wanted).max() > 0.1
+
+
+def test_stats_say_that_a_selector_has_ended(data: hw.Dataset, tmp_path: Path) -> None:
+    loader = make(data, "medoids", signals=tmp_path)
+    for batch in loader:
+        logits = torch.randn(len(batch), 10, generator=torch.Generator().manual_seed(1))
+        loader.report(batch, loss=loss_of(batch), logits=logits)
+    assert loader.stats().selecting_ended == ""
+    assert len(loader.selection or ()) < len(data)
+    loader.signals.notes["ended"] = "it costs too much"
+    assert loader.stats().to_dict()["selecting_ended"] == "it costs too much"
+    assert sum(len(batch) for batch in train(loader)) < len(data), "the epoch that stands is as it was"
+    assert sum(len(batch) for batch in train(loader)) == len(data)
+
+
+def test_a_sample_without_a_label_has_a_vector_too() -> None:
+    logits = torch.randn(2, 100, generator=torch.Generator().manual_seed(0))
+    shown = Shown.of(torch.zeros(2), logits, torch.tensor([-1, 5]), vectors=True)
+    lengths = np.linalg.norm(shown.columns["vectors"].astype(np.float32), axis=1)
+    assert lengths[0] == pytest.approx(float(logits.softmax(1)[0].norm()), rel=1e-2)
 
 
 def test_loads_are_noted_for_selectors(data: hw.Dataset) -> None:
@@ -310,8 +331,11 @@ class Afar:
     def attach(self, ranks: Any) -> None:
         pass
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
-        self.told.append((seconds > 0, whole))
+    def resume(self, selection: Selection) -> None:
+        self.answers.append(selection)
+
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        self.told.append((seconds > 0, whole, visited))
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         return self.answers.pop(0) if self.answers else None
@@ -324,6 +348,20 @@ def test_the_last_selection_stands_while_none_comes(data: hw.Dataset) -> None:
     assert sorted(ids_of(list(loader))) == sorted(data.ids.tolist())
     for _ in range(2):
         assert sorted(ids_of(list(loader))) == sorted(data.ids[places].tolist())
+
+
+def test_who_works_elsewhere_hears_what_stands_where_a_run_goes_on(data: hw.Dataset, tmp_path: Path) -> None:
+    places, weights = np.array([1, 4, 6]), np.ones(3, np.float32)
+    chosen = Selection("afar", 1, places, weights, "three", state={"run": "mine"})
+    loader = make(data, Afar([None, chosen]), signals=tmp_path)
+    list(loader)
+    list(loader)
+    afar = Afar([])
+    make(data, afar, signals=tmp_path).load_state_dict(loader.state_dict())
+    (found,) = afar.answers
+    assert found is not None
+    assert found.places.tolist() == places.tolist()
+    assert found.state == {"run": "mine"}, "also of one that stands for another epoch"
 
 
 def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(
@@ -339,7 +377,7 @@ def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(
     loader.load_state_dict(state)
     list(loader)
     list(loader)
-    assert afar.told == [(True, True), (True, False), (True, False), (True, True)]
+    assert afar.told == [(True, whole, len(data)) for whole in (True, False, False, True)]
 
 
 def test_ranks_that_cannot_tell_each_other_are_refused_before_the_first_step(data: hw.Dataset) -> None:

@@ -78,6 +78,32 @@ def test_reports_without_a_probability_leave_its_history_alone(index: Index) -> 
     assert signals.seen[0] == 4
 
 
+def test_what_logits_told_has_stamps_of_its_own(index: Index) -> None:
+    signals, chance = Signals(index), floats(0.5)
+    signals.record(index.ids[:1], floats(1), epoch=2, model=20, probability=chance, margin=chance)
+    signals.record(index.ids[:1], floats(3), epoch=4, model=40)
+    assert (signals.loss[0], signals.epoch[0], signals.model[0]) == (3, 4, 40)
+    assert (signals.margin[0], signals.probability[0]) == (0.5, 0.5), "what is known stays"
+    assert (signals.logits_epoch[0], signals.logits_model[0]) == (2, 20)
+    assert (signals.logits_epoch[1:] == -1).all()
+
+
+def test_a_model_without_a_number_has_that_of_its_epoch(index: Index) -> None:
+    signals = Signals(index)
+    signals.record(index.ids[:2], floats(1, 1), epoch=3, margin=floats(0, 0))
+    assert signals.model[:3].tolist() == [3, 3, -1]
+    assert signals.logits_model[:3].tolist() == [3, 3, -1]
+
+
+def test_versions_are_numbered_as_they_come_and_after_a_file_too(index: Index, tmp_path: Path) -> None:
+    signals = Signals(index)
+    assert [signals.number_model(digest) for digest in ("aa", "bb", "aa")] == [0, 1, 0]
+    batch, _ = as_batch(signals, dataset=index.version)
+    write_batch(tmp_path / "table.arrow", batch)
+    again = read_signals(tmp_path / "table.arrow", index)
+    assert [again.number_model(digest) for digest in ("bb", "cc")] == [1, 2]
+
+
 def test_a_sample_that_comes_twice_in_a_batch_counts_once(index: Index) -> None:
     signals = Signals(index)
     signals.record(index.ids[[5, 1, 5]], floats(9, 2, 3), epoch=0)

@@ -208,6 +208,15 @@ def test_accuracy_is_of_the_last_epoch_and_by_margins_where_there_are_any() -> N
     assert np.isnan(training_accuracy(make_samples(3)))
 
 
+def test_margins_from_before_the_last_losses_are_not_of_the_last_epoch() -> None:
+    """Two were reported again without logits, so that their margins are older than their losses."""
+    last = np.array([4, 4, 4, 4], np.int32)
+    samples = make_samples(4, last=last, margin=np.array([1, 1, -1, 1], np.float32))
+    assert training_accuracy(samples) == 0.75
+    assert training_accuracy(replace(samples, judged=np.array([3, 3, 4, 4], np.int32))) == 0.5
+    assert training_accuracy(replace(samples, judged=np.array([3, 2, 2, 2], np.int32))) == 1.0
+
+
 def test_without_any_accuracy_nothing_moves() -> None:
     bucket = np.repeat(np.uint8([1, 0]), 500)
     samples = replace(

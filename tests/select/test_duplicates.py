@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from columns import seeds
 from headwater.errors import WrongUse
 from headwater.select import cosine, duplicates, hamming
-from headwater.select.duplicates import ALIKE, CAP, group_hashes, group_vectors
+from headwater.select.duplicates import ALIKE, CAP, group_hashes, group_vectors, renumber
 
 Hashes = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -245,6 +245,43 @@ def test_in_large_classes_vectors_that_are_alike_are_found_and_no_others(
     assert found <= pairs_of(lead(close | close.T))
     assert len(found & wanted) >= 0.95 * len(wanted) > 250
     assert found == pairs_of(group_vectors(vectors, np.zeros(len(vectors), np.int64), seed=seed))
+
+
+@settings(deadline=None, max_examples=30)
+@given(seeds)
+def test_with_ids_groups_are_the_same_in_any_order(seed: int) -> None:
+    """Also of chains, in which another leader makes other groups."""
+    rng = np.random.default_rng(seed)
+    hashes = draw_hashes(rng, 40)
+    hashes[10:20], hashes[20:30] = hashes[:10], hashes[:10]
+    hashes[10:20] ^= np.uint64((1 << 6) - 1)  # 12 of 128 bits; 24 are too many
+    hashes[20:30] ^= np.uint64(((1 << 6) - 1) << 6)
+    vectors = hashes[:, 0].view(np.uint8).astype(np.float32)
+    labels, ids = np.arange(40) % 2, rng.permutation(1000)[:40]
+    order = rng.permutation(40)
+    for group, rows in ((group_hashes, hashes), (group_vectors, vectors)):
+        found = group(rows, labels, ids=ids)  # type: ignore[operator]
+        other = group(rows[order], labels[order], ids=ids[order])  # type: ignore[operator]
+        assert pairs_of(found[order]) == pairs_of(other)
+        firsts = [int(np.flatnonzero(other == number)[0]) for number in range(other.max(initial=-1) + 1)]
+        assert firsts == sorted(firsts)
+    assert pairs_of(group_hashes(hashes, labels, ids=np.arange(40))) == pairs_of(group_hashes(hashes, labels))
+
+
+def test_without_ids_another_leader_makes_other_groups() -> None:
+    """Two are alike to a third and not to each other: one group or two, as the third comes first or not."""
+    middle = draw_hashes(np.random.default_rng(1), 1)
+    chain = np.concatenate((middle ^ np.uint64(63), middle, middle ^ np.uint64(63 << 6)))
+    labels = np.zeros(3, np.int64)
+    assert group_hashes(chain, labels).tolist() == [0, 0, -1]
+    assert group_hashes(chain[[1, 0, 2]], labels).tolist() == [0, 0, 0]
+    assert group_hashes(chain, labels, ids=np.array([5, 1, 7])).tolist() == [0, 0, 0]
+
+
+def test_groups_are_numbered_anew_and_one_that_lost_its_members_is_none() -> None:
+    given = np.array([4, -1, 2, 2, 9, 4, 7, 7], np.int32)
+    assert renumber(given).tolist() == [0, -1, 1, 1, -1, 0, 2, 2]
+    assert renumber(given[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from headwater.store.client.link import Link
 from headwater.store.client.models import models_of
 from headwater.store.pushing import Delivery, Terms, bring, push
 from headwater.store.server.daemon import Daemon
-from headwater.store.wire.messages import Inventory
+from headwater.store.wire.modelmessages import Inventory
 from seaweed import free_ports
 from stores import running_daemon, write_tokens
 

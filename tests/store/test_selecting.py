@@ -13,7 +13,7 @@ from headwater.models.registry import Registry
 from headwater.store.client.errand import Abandoned
 from headwater.store.client.selecting import Selected
 from headwater.store.selecting import SelectingHere, selects_at, unite
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from sieves import proxy, write_labelled
 
 

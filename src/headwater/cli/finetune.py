@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from headwater.cli import tuneoptions as told
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
 from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.cli.syncing import Unmeasured
@@ -33,57 +33,31 @@ if TYPE_CHECKING:
     from headwater.tune.outcome import Finetuned
     from headwater.tune.tuner import Tuner
 
-_USUAL = Recipe()
 _SHOWN = 12
 _AT_THE_STORES = "leave out --db, and $HEADWATER_LABELS, to learn the labels that the stores themselves keep"
 
 
 def finetune(
-    data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="What `ls` takes; several stores are one dataset.")
-    ],
-    model: Annotated[
-        str, typer.Option(help="Whose frozen layers: NAME, or a digest; else the only one, or the preset.")
-    ] = "",
-    registry: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's data folder.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="What to call the result; else as the model.")] = None,
-    labels: Annotated[
-        str, typer.Option(help="data: the data's own; else those kept since, such as human+model>=0.9.")
-    ] = "data",
-    db: Annotated[
-        str | None,
-        typer.Option(
-            help="SQLite file or URL of labels; else $HEADWATER_LABELS, the stores', or the user's."
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The data's name in the database; else its own.")
-    ] = None,
-    runs: Annotated[str, typer.Option(metavar="N|auto", help="Overlapped runs.")] = "auto",
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples of a run.")] = _USUAL.epochs,
-    batch_size: Annotated[int, typer.Option(min=1)] = _USUAL.batch_size,
-    learning_rate: Annotated[float, typer.Option(min=1e-9)] = _USUAL.learning_rate,
-    l2: Annotated[float, typer.Option("--weight-decay", min=0)] = _USUAL.l2,
-    validation: Annotated[float, typer.Option(min=0, max=0.99, help="Share held out.")] = _USUAL.validation,
-    variants: Annotated[
-        int, typer.Option(min=1, help="More than 1: so many random crops and flips of each image.")
-    ] = _USUAL.variants,
-    seed: Annotated[int, typer.Option(min=0)] = _USUAL.seed,
-    cut: Annotated[
-        str | None, typer.Option(help="What crosses: features, images, or a cut's name; else the quickest.")
-    ] = None,
-    more_bytes: Annotated[
-        bool, typer.Option("--more-bytes", help="Allow what is larger than the images.")
-    ] = False,
-    journal: Annotated[
-        bool, typer.Option("--journal", help="Write down every step, to take samples out of the head later.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what to expect, and end.")] = False,
-    sync: Annotated[
-        bool, typer.Option("--sync", help="Bring the model to the stores; put the result in force there.")
-    ] = False,
+    data: told.Data,
+    model: told.Model = "",
+    registry: told.Folder = None,
+    name: told.Name = None,
+    labels: told.Labels = "data",
+    db: told.Database = None,
+    dataset: told.NameThere = None,
+    runs: told.Runs = "auto",
+    epochs: told.Epochs = told.USUAL.epochs,
+    batch_size: told.BatchSize = told.USUAL.batch_size,
+    learning_rate: told.LearningRate = told.USUAL.learning_rate,
+    l2: told.Decay = told.USUAL.l2,
+    validation: told.Validation = told.USUAL.validation,
+    variants: told.Variants = told.USUAL.variants,
+    seed: told.Seed = told.USUAL.seed,
+    cut: told.Cut = None,
+    more_bytes: told.MoreBytes = False,
+    journal: told.Written = False,
+    dry_run: told.DryRun = False,
+    sync: told.Sync = False,
     unmeasured: Unmeasured = False,
     token_file: TokenFile = None,
     ca: Ca = None,
@@ -104,13 +78,10 @@ def finetune(
         cut=cut,
         more_bytes=more_bytes,
     )
-    link, stores = Link(ca=ca, cert=cert, key=key), locations(data) if sync else []
-    source = Registry(registry or models_folder())
+    source, link = Registry(registry or models_folder()), Link(ca=ca, cert=cert, key=key)
     model = model or source.choose_trunk().name
-    sent: list[dict[str, Any]] = []
-    if sync:
-        # Only the result is put in force: to tune an older version must not bring that one back.
-        require_brought(source, stores, model, token=token_file, link=link)
+    courier = _Courier(source, locations(data) if sync else [], token_file, link, unmeasured)
+    courier.bring(model)
     with closing(open(data[0] if len(data) == 1 else data, token=token_file, link=link)) as opened:
         chosen = _find_labels(opened, data[0], wish=labels, db=db, name=dataset)
         tuner = _make_tuner(opened, model, source, recipe, chosen)
@@ -118,18 +89,39 @@ def finetune(
         if dry_run:
             _print_plan(tuner, as_json=json)
             return
-
-        def deliver(version: ModelVersion) -> None:
-            if sync:
-                sent.extend(
-                    deliver_result(
-                        source, stores, version, token=token_file, link=link, unmeasured=unmeasured
-                    )
-                )
-
         with TuningBars(tuner.plan().runs, recipe.epochs) as bars:
+            deliver = courier.deliver
             done = tuner.fit(name, watch=bars, deliver=deliver, journal=journal, unmeasured=unmeasured)
-    if json:
+    _show(done, courier.sent, as_json=json)
+
+
+@dataclass(frozen=True)
+class _Courier:
+    """Brings the model to the stores, and the result when there is one; to none if there are none.
+
+    `sent` is what became of the result at each.
+    """
+
+    registry: Registry
+    stores: Sequence[str]
+    token: Path | None
+    link: Link
+    unmeasured: bool
+    sent: list[dict[str, Any]] = field(default_factory=list)
+
+    def bring(self, model: str) -> None:
+        """Only the result is put in force: to tune an older version must not bring that one back."""
+        if self.stores:
+            require_brought(self.registry, self.stores, model, token=self.token, link=self.link)
+
+    def deliver(self, version: ModelVersion) -> None:
+        if self.stores:
+            how: dict[str, Any] = {"token": self.token, "link": self.link, "unmeasured": self.unmeasured}
+            self.sent.extend(deliver_result(self.registry, self.stores, version, **how))
+
+
+def _show(done: Finetuned, sent: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
         print_json(describe(done) | {"sync": sent})
     else:
         _print(done, sent)

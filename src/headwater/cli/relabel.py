@@ -21,7 +21,7 @@ from headwater.store.server.config import name_of
 
 if TYPE_CHECKING:
     from headwater.store.jobs.record import JobRecord
-    from headwater.store.wire.messages import JobFacts
+    from headwater.store.wire.jobmessages import JobFacts
     from headwater.tune.relabel import JobAtStore, Wish
 
 COUNTS = ("labelled", "unchanged", "changed", "skipped", "failed")

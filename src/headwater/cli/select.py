@@ -42,8 +42,12 @@ def select(
         Path | None, typer.Option(help="What a run has saved of its samples; else the newest of this data.")
     ] = None,
     epoch: Annotated[int | None, typer.Option(min=0, help="Else the one after the last of the run.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="How many the run has.")] = None,
-    seed: Annotated[int, typer.Option(help="What draws are keyed by.")] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of the whole run; else the run's own.")] = None,
+    seed: Annotated[int | None, typer.Option(help="What draws are keyed by; else the run's own.")] = None,
+    stalled: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of time that training waits; else the run's own."),
+    ] = None,
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="Find near-duplicates, and choose one of each group for all.")
     ] = False,
@@ -57,13 +61,15 @@ def select(
 ) -> None:
     """A dry run: how many samples a selector would choose, of which classes, what they count, and why."""
     from headwater.loader.finding import find_duplicates
-    from headwater.loader.knowledge import look_at
+    from headwater.loader.knowledge import facts_of, look_at
 
     selector = make_selector(by, read_settings(settings or []))
     data = open(uri, token=token_file, link=Link(ca=ca, cert=cert, key=key))
     table = _find_signals(data, signals)
     at = _next_epoch(table) if epoch is None else epoch
-    samples = look_at(data, table, seed=seed, epoch=at, epochs=epochs)
+    given = {"seed": seed, "epochs": epochs, "stalled": stalled}
+    told = {name: value for name, value in given.items() if value is not None}
+    samples = look_at(data, table, **{"epoch": at, **facts_of(table, at), **told})
     if duplicates:
         samples = replace(samples, group=find_duplicates(data).groups)
     selection = make_selection(selector, samples, redundancy="drop" if duplicates else "keep")
@@ -137,6 +143,9 @@ def describe(data: Dataset, samples: Samples, selection: Selection) -> dict[str,
         "dataset": data.version,
         "selector": selection.selector,
         "epoch": selection.epoch,
+        "epochs": samples.epochs,
+        "seed": samples.seed,
+        "stalled": samples.stalled,
         "reason": selection.reason,
         "samples": len(samples),
         "selected": len(selection),

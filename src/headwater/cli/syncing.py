@@ -24,7 +24,7 @@ from headwater.models.runtime import precision_of_graph
 from headwater.models.shelf import models_folder
 from headwater.models.version import ModelVersion
 from headwater.store.client.link import Link
-from headwater.store.wire.messages import Inventory, VersionFacts
+from headwater.store.wire.modelmessages import Inventory, VersionFacts
 
 if TYPE_CHECKING:
     from headwater.store.pushing import Delivery, Terms

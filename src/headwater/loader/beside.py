@@ -40,7 +40,7 @@ from headwater.store.dataset import Dataset
 from headwater.store.jobs.select import VECTORS
 from headwater.store.pushing import bring_over
 from headwater.store.selecting import SelectingHere, Selects, selects_at
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 log = logging.getLogger("headwater")
 
@@ -55,7 +55,8 @@ class Round:
     """Weights that were fed, and what came of them: a selection for an epoch, or an error.
 
     `link_seconds` is how long the proxy took to get to the stores, `waited_seconds` how long training stood
-    still for the selection; `chosen` is how many samples it has.
+    still for the selection; `chosen` is how many samples it has. `late` is one that did not come while it was
+    waited for, `passed_over` one that was never begun, because the round before was still under way.
     """
 
     epoch: int
@@ -70,6 +71,8 @@ class Round:
     selected: Selected | None = None
     """What came back, until it is used."""
     told: bool = False
+    late: bool = False
+    passed_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,19 +89,22 @@ class Beside:
     """A selector for `hw.DataLoader(select=...)` that runs beside the data, with a proxy of the model.
 
     `selector` is one of the catalogue, by name (then `share` may be given) or as an object. `transform` is
-    what images go through before the proxy, without chance, as for validation. The loop calls `feed(model)`
-    once after each epoch; of `every` so many calls one counts. By then the loader has selected for the epoch
-    that comes next, so what was fed is used from the one after that on, and stores select while an epoch
-    trains. Until there is a selection, epochs visit everything; one that is late is waited for, but no
-    longer than the last epoch took; where stores were lost, the last selection stands. When selecting costs
-    more than it saves, which is what epochs take less than one on everything with nothing else under way, it
-    ends, with a warning.
+    what images go through before the proxy: that of validation or, if it has chance in it, the loader's own,
+    so that each sample is scored as it will be cropped and flipped in the epoch that is selected for. The
+    loop calls `feed(model)` once after each epoch; of `every` so many calls one counts. By then the loader
+    has selected for the epoch that comes next, so what was fed is used from the one after that on, and stores
+    select while an epoch trains. Until there is a selection, epochs visit everything; one that is late is
+    waited for once, no longer than the last epoch took, and then used when it comes; what is fed meanwhile is
+    passed over, so that rounds never queue. Where stores were lost, the last selection stands. When selecting
+    costs more than it saves, which is what epochs take less than one on everything with nothing else under
+    way, it ends, with a warning.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
     least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
     samples apart: the `logits`, or the last layer's `weights`, which is all of the gradient where nothing
     else is trained; unless it is given, those are taken there. `run` is a name for this training run: what
-    earlier rounds have shown is known to later ones of the same name.
+    earlier rounds have shown is known to later ones of the same name. Without one it has a name of its own,
+    which is saved with the loader's state.
     """
 
     def __init__(
@@ -124,7 +130,13 @@ class Beside:
         if vectors not in (None, *VECTORS):
             raise WrongUse(f"vectors of {vectors!r}; choose from {', '.join(VECTORS)}")
         self._selector = _resolve(selector, share)
-        self._wish = SelectionWish(*describe_selector(self._selector), run=run or uuid.uuid4().hex[:16])
+        steps = as_pipeline(transform)
+        self._named = bool(run)
+        self._wish = SelectionWish(
+            *describe_selector(self._selector),
+            run=run or uuid.uuid4().hex[:16],
+            drawn=steps.steady_prefix < len(steps.samplewise),
+        )
         self._dataset, self._every, self._vectors = dataset, every, vectors
         self._folder = tempfile.TemporaryDirectory(prefix="headwater-")
         self._threads = Daemons(1, "headwater-beside", closed="this selector was closed; make a new one")
@@ -134,7 +146,7 @@ class Beside:
         self._feeder = Feeder(
             dataset,
             self._registry,
-            steps=as_pipeline(transform),
+            steps=steps,
             run=self._wish.run,
             precision=precision,
             least=correlation,
@@ -144,7 +156,8 @@ class Beside:
         self._under_way: Round | None = None
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
-        self._visited: int | None = None  # samples of the selection that stands
+        self._standing = False  # whether there is a selection by which epochs go
+        self._everything = len(dataset)  # samples of an epoch without one
         self._busy = False  # whether stores were asked for a selection since the last epoch, or still are
         self._dropped = ""
 
@@ -166,6 +179,14 @@ class Beside:
         """The ranks are those of a loader, which may have been told them."""
         self._ranks = ranks
 
+    def resume(self, selection: Selection) -> None:
+        """A saved run goes on: epochs go by this selection, if stores made it, and the run has its name."""
+        run = selection.state.get("run", "")
+        self._standing = bool(run)
+        if run and not self._named:
+            self._wish = msgspec.structs.replace(self._wish, run=run)
+            self._feeder.run = run
+
     def feed(self, model: nn.Module) -> None:
         """Hand over a model's weights for the next selection; they are copied. All ranks call it.
 
@@ -180,6 +201,10 @@ class Beside:
         one = Round(self._facts.epoch + 1)
         self._rounds, self._busy = [*self._rounds, one], True
         if self._ranks()[0] == 0:
+            if self._under_way is not None and not self._under_way.done.is_set():
+                one.passed_over = True  # a queue would have stores look at ever older weights
+                one.done.set()
+                return
             begun += self._begin(one, _unwrap(model))  # what is done once is no cost of each epoch
         self._worth.spend(fed=time.perf_counter() - begun)
 
@@ -189,6 +214,7 @@ class Beside:
         Seconds that it takes only because the model's shapes are new.
         """
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
+        self._under_way = one
         try:
             filled = self._feeder.fill(model)
         except Exception as error:  # for who collects it
@@ -207,20 +233,21 @@ class Beside:
         due = [one for one in self._rounds if one.epoch <= samples.epoch]
         self._facts = _Facts(samples.epoch, samples.seed, samples.epochs, samples.stalled)
         found = self._follow(samples, due)
-        self._visited = self._visited if found is None else len(found)
+        self._standing = self._standing or found is not None
         return found
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
-        """An epoch took so long; one that was not `whole` says nothing of what a sample takes."""
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        """An epoch took so long, for so many samples; one that was not `whole` tells nothing of them."""
         if not whole:
             self._worth.epoch_seconds = seconds
             return
-        count, visited = len(self._dataset), self._visited
+        if not self._standing:
+            self._everything = visited
         self._worth.note(
             seconds,
-            visited=count if visited is None else visited,
-            samples=count,
-            selected=visited is not None,
+            visited=visited,
+            samples=self._everything,
+            selected=self._standing,
             busy=self._busy,
         )
         self._busy = not all(one.done.is_set() for one in self._rounds)
@@ -239,7 +266,7 @@ class Beside:
         order = np.argsort(places, kind="stable")
         return Selection(
             *(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason),
-            state={"model": verdict.model},
+            state={"model": verdict.model, "run": verdict.run},
         )
 
     def close(self) -> None:
@@ -266,7 +293,7 @@ class Beside:
     def _work(self, one: Round, filled: Filled, wish: SelectionWish) -> None:
         try:
             before = self._feeder.bytes_moved
-            self._under_way, one.fed = one, self._feeder.make(filled)
+            one.fed = self._feeder.make(filled)
             found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
             one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
             one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
@@ -304,27 +331,35 @@ class Beside:
             log.warning("%s; it ends, and epochs visit everything", reason)
             self._over.set()
             return Verdict(dropped=reason)
-        self._wait(due[-1])
-        for one in reversed(due):
-            selected, one.selected = one.selected, None
-            if selected is not None:
-                log.info("%s", _describe(one))
-                version = "" if one.fed is None else one.fed.version
-                return Verdict(selected.ids, selected.weights, selected.reason, model=version)
-        return Verdict()
+        begun = [one for one in due if not one.passed_over]
+        for one in begun[-1:]:
+            self._wait(one)
+        come = [(one, one.selected) for one in begun if one.selected is not None]
+        for one in begun:
+            one.selected = None  # of an older one nothing is wanted any more
+        if not come:
+            return Verdict()
+        one, selected = come[-1]
+        log.info("%s", _describe(one))
+        version = "" if one.fed is None else one.fed.version
+        return Verdict(selected.ids, selected.weights, selected.reason, model=version, run=self._wish.run)
 
     def _wait(self, one: Round) -> None:
-        """For a round that is due; raises what kept it from its end, if it would do so again."""
-        begun = time.perf_counter()
-        one.done.wait(self._worth.epoch_seconds or _FIRST_WAIT)
-        waited = time.perf_counter() - begun
-        one.waited_seconds += waited
-        self._worth.spend(waited=waited)
+        """For a round that is due, once; raises what kept it from its end, if it would do so again."""
+        if not one.late:
+            begun = time.perf_counter()
+            one.done.wait(self._worth.epoch_seconds or _FIRST_WAIT)
+            waited = time.perf_counter() - begun
+            one.waited_seconds += waited
+            self._worth.spend(waited=waited)
+            one.late = not one.done.is_set()
+            if one.late:
+                log.warning("a selection is late, the last one stands until it comes")
         if not one.done.is_set():
-            log.warning("a selection is late, the last one stands")
-        elif isinstance(one.error, _LASTING) or not isinstance(one.error, HeadwaterError | None):
+            return
+        if isinstance(one.error, _LASTING) or not isinstance(one.error, HeadwaterError | None):
             raise one.error
-        elif one.error is not None and not one.told:
+        if one.error is not None and not one.told:
             one.told = True
             log.warning("a round of selection was lost, the last one stands: %s", one.error)
 

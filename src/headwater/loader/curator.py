@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +14,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwater.data.index import write_batch
 from headwater.data.indexcache import cache_folder
-from headwater.errors import StateMismatch, WrongUse
+from headwater.errors import WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
-from headwater.loader.knowledge import HISTORY, SELECTION, look_at, past_of
+from headwater.loader.knowledge import ENDED, HISTORY, SELECTION, look_at, past_of
+from headwater.loader.ledger import LEAST_SECONDS, Ledger
 from headwater.loader.pantry import Pantry
-from headwater.measure.signalfile import as_batch, read_signals
+from headwater.loader.tables import SUFFIX, Tables
+from headwater.measure.signalfile import read_signals
 from headwater.measure.signals import Signals
 from headwater.select.past import Past
 from headwater.select.samples import Samples
 from headwater.select.selecting import (
     Selector,
-    drop_duplicates,
+    complete_selection,
     find_selector,
     make_selection,
     select_all,
@@ -36,12 +37,13 @@ from headwater.store.dataset import Dataset
 
 log = logging.getLogger("headwater")
 
-_SUFFIX = ".arrow"
-
 
 @runtime_checkable
 class Elsewhere(Protocol):
-    """A selector that works where the data is, and of which an answer may come late or never."""
+    """A selector that works where the data is, and of which an answer may come late or never.
+
+    It clips no weights and knows no near-duplicates: both is done here, when there is all of a selection.
+    """
 
     @property
     def name(self) -> str: ...
@@ -49,12 +51,20 @@ class Elsewhere(Protocol):
         """It selects for a loader that is of this rank, of so many."""
         ...
 
+    def resume(self, selection: Selection) -> None:
+        """A saved run goes on, in which this selection stands; its state is what this selector put there."""
+        ...
+
     def select_epoch(self, samples: Samples) -> Selection | None:
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
         ...
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
-        """An epoch is over, after so many seconds; `whole` unless it was resumed or left early."""
+    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+        """An epoch is over, after so many seconds; `whole` unless it was resumed or left early.
+
+        `visited` is how many samples it has, which are fewer than were selected where near-duplicates are
+        left out.
+        """
         ...
 
 
@@ -71,6 +81,7 @@ class Curator:
         ranks: Callable[[], tuple[int, int]],
         folder: Path | None = None,
         pantry: Pantry | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`folder` is where tables are saved, in the cache unless given; `pantry` is what is at hand.
 
@@ -79,12 +90,16 @@ class Curator:
         """
         self._selector = selector if isinstance(selector, Elsewhere) else find_selector(selector)
         self._dataset, self._seed, self._epochs, self._ranks = dataset, seed, epochs, ranks
-        known = folder if folder is not None and folder.suffix == _SUFFIX else None
-        self._folder = (folder if known is None else known.parent) or cache_folder() / "signals"
+        known = folder if folder is not None and folder.suffix == SUFFIX else None
+        self._tables = Tables((folder if known is None else known.parent) or cache_folder() / "signals")
         self._pantry = pantry
         if isinstance(self._selector, Elsewhere):
             self._selector.attach(ranks)
-        self.signals = Signals(dataset.index) if known is None else _read_known(known, dataset)
+        self._ledger = None if isinstance(self._selector, Elsewhere) else Ledger(self._selector, clock=clock)
+        self.signals = Signals(dataset.index, folder=self._tables.folder)
+        if known is not None:
+            self.signals = read_signals(known, dataset.index, folder=self._tables.folder)
+            self.signals.renew()
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
@@ -97,8 +112,8 @@ class Curator:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Columns that must be reported."""
-        return () if isinstance(self._selector, Elsewhere) else self._selector.needs
+        """Columns that must be reported; none for a selector that selects no more."""
+        return () if isinstance(self._selector, Elsewhere) or self.ended else self._selector.needs
 
     def standing(self, epoch: int) -> Selection:
         """What was selected for this epoch; if nothing was yet, it is done now, unless all ranks must.
@@ -126,6 +141,7 @@ class Curator:
                 stalled = self._exchange(stalled)
             else:
                 self.signals.touched = None  # there is nobody to tell
+            self._judge()
             self._select(epoch, stalled)
         assert self._selection is not None
         return self._selection
@@ -134,10 +150,36 @@ class Curator:
         """How many samples were selected for each epoch so far."""
         return {one.epoch: one.selected for one in past_of(self.signals)}
 
+    @property
+    def ended(self) -> str:
+        """Why a selector at the trainer selects no more, in a line; empty while it does."""
+        return str(self.signals.notes.get(ENDED, ""))
+
+    def scored(self, seconds: float) -> None:
+        """Say what it took to know more of samples than their loss."""
+        if self._ledger is not None:
+            self._ledger.scored(seconds)
+
     def trained(self, seconds: float, *, whole: bool) -> None:
         """Say that an epoch is over, to who wants to know."""
         if isinstance(self._selector, Elsewhere):
-            self._selector.trained(seconds, whole=whole)
+            visited = len(self._dataset) if self._selection is None else len(self._selection)
+            self._selector.trained(seconds, whole=whole, visited=visited)
+        elif self._ledger is not None and whole and self._selection is not None:
+            self._ledger.trained(seconds, visited=len(self._selection), samples=len(self._dataset))
+        elif self._ledger is not None:
+            self._ledger.left()
+
+    def _judge(self) -> None:
+        """End a selector that does not pay, on all ranks at once; what is saved knows of it too."""
+        if self._ledger is None or not self._ledger.judges or self.ended:
+            return
+        several = self._ranks()[1] > 1 and _connected()
+        lost = mean_of(self._ledger.lost) if several else self._ledger.lost
+        if lost >= LEAST_SECONDS:
+            reason = self._ledger.verdict or f"selecting costs {lost:.3g} s an epoch more than it saves"
+            self.signals.notes[ENDED] = reason
+            log.warning("%s; %s ends, and epochs visit everything", reason, self.name)
 
     def _check_ranks(self) -> None:
         """What learns from reports, or selects in one place for all, takes more than a rank's number."""
@@ -166,14 +208,22 @@ class Curator:
         """A new selection; from elsewhere the last one again where none comes, and everything before any."""
         redundancy = "keep" if self._pantry is None else self._pantry.redundancy(samples.stalled)
         if not isinstance(self._selector, Elsewhere):
-            return make_selection(self._selector, samples, redundancy=redundancy)
+            return self._choose(self._selector, samples, redundancy)
         found, last = self._selector.select_epoch(samples), self._selection
         if found is None and last is not None:
             reason = "as before; there is none that is newer"
-            return Selection(self.name, samples.epoch, last.places, last.weights, reason)
+            return Selection(self.name, samples.epoch, last.places, last.weights, reason, state=last.state)
         if found is None:
             found = select_all(samples, name=self.name, reason="everything, until there is a selection")
-        return drop_duplicates(samples, found) if redundancy == "drop" else found
+        return complete_selection(samples, found, redundancy=redundancy)
+
+    def _choose(self, selector: Selector, samples: Samples, redundancy: str) -> Selection:
+        assert self._ledger is not None
+        if self.ended:
+            found = select_all(samples, name=self.name, reason=f"everything: {self.ended}")
+            return complete_selection(samples, found, redundancy=redundancy)
+        with self._ledger.selecting():
+            return make_selection(selector, samples, redundancy=redundancy)
 
     def _hold(self, selection: Selection) -> None:
         """Keep it in mind, and in the table too."""
@@ -192,6 +242,8 @@ class Curator:
             "epoch": selection.epoch,
             "reason": selection.reason,
             "state": dict(selection.state),
+            "seed": self._seed,
+            "epochs": self._epochs,
         }
         log.info(
             "epoch %d: %d of %d samples (%s), worth %.0f of equal weight",
@@ -210,28 +262,15 @@ class Curator:
 
     def save(self) -> str:
         """Write the table, with the selection that stands, and return the digest that it is found by."""
-        batch, digest = as_batch(self.signals, dataset=self._dataset.index.version)
-        path = self._path(digest)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_batch(path, batch)
-        except OSError as error:
-            raise StateMismatch(
-                f"cannot save what the selector knows in {self._folder}: {error.strerror}; make room, or "
-                "pass signals=FOLDER"
-            ) from error
-        return digest
+        return self._tables.save(self.signals, self._dataset.index)
 
     def restore(self, digest: str) -> None:
         """Go on with a saved table; raises `StateMismatch` where it is not, or is not of this data."""
-        path = self._path(digest)
-        if not path.exists():
-            raise StateMismatch(
-                f"the state goes with {os.fspath(path)}, which is not here; bring it, or pass signals=FOLDER"
-            )
-        self.signals = read_signals(path, self._dataset.index)
+        self.signals = self._tables.load(digest, self._dataset.index)
         note = self.signals.notes.get(SELECTION)
         self._selection = None if note is None else self._restored(note)
+        if self._selection is not None and isinstance(self._selector, Elsewhere):
+            self._selector.resume(self._selection)
 
     def _restored(self, note: dict[str, Any]) -> Selection:
         signals, at = self.signals, self._at
@@ -247,16 +286,6 @@ class Curator:
             note["state"],
             signals.stand_in[at[places]] if signals.has("stand_in") else None,
         )
-
-    def _path(self, digest: str) -> Path:
-        return self._folder / f"{digest}{_SUFFIX}"
-
-
-def _read_known(path: Path, dataset: Dataset) -> Signals:
-    """What another run has saved of this data."""
-    found = read_signals(path, dataset.index)
-    found.renew()
-    return found
 
 
 def _connected() -> bool:

@@ -100,7 +100,7 @@ class Feeder:
     ) -> None:
         if precision not in PRECISIONS:
             raise WrongUse(f"precision {precision!r}; choose from {', '.join(PRECISIONS)}")
-        self._dataset, self._registry, self._steps, self._run = dataset, registry, steps, run
+        self._dataset, self._registry, self._steps, self.run = dataset, registry, steps, run
         self._precision, self._least = precision, least
         self._refill: Refill | None = None
         self._int8: Model | None = None
@@ -203,7 +203,7 @@ class Feeder:
 
     def _keep(self, proxy: Model) -> str:
         """Its digest; a few before it stay, because a store's delta starts from the last that it got."""
-        version = self._registry.put(proxy, name=_NAME, made={"by": PROXY, "run": self._run})
+        version = self._registry.put(proxy, name=_NAME, made={"by": PROXY, "run": self.run})
         self._made = [*(one for one in self._made if one != version.digest), version.digest]
         self._registry.drop(self._made[:-_KEPT])
         self._made = self._made[-_KEPT:]

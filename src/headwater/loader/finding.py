@@ -20,7 +20,7 @@ from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.models.shelf import models_folder
 from headwater.plan.offload import Offload
-from headwater.select.duplicates import ALIKE, COSINE
+from headwater.select.duplicates import ALIKE, COSINE, renumber
 from headwater.store.base import Store
 from headwater.store.dataset import Dataset
 from headwater.store.duplicates import Grouped, groups_at
@@ -43,12 +43,14 @@ def find_duplicates(
     limits: Limits | None = None,
     progress: bool | None = None,
 ) -> Duplicates:
-    """Groups of samples of one label that are alike, found beside the data: stores answer with groups.
+    """Groups of samples of one label that are alike, found beside the data: a store answers with groups.
 
-    By pictures, `most` bits of 128 may differ between the fingerprints of two. A store that allows no jobs is
-    asked for thumbnails instead, 1.6 kB of each, and a line says so; `limits` are for what is looked at here.
+    Shards answer with fingerprints, 96 bytes of each, or with features, and their groups are found here: they
+    are those of the whole, whatever lies where. By pictures, `most` bits of 128 may differ between the
+    fingerprints of two. A store that allows no jobs is asked for thumbnails instead, 1.6 kB of each, and a
+    line says so; `limits` are for what is looked at here.
     By features, their cosine is at least `least`: those of `model`, a digest or a name, that the store holds
-    or, for local data, your folder of models. Several stores find groups each among its own samples.
+    or, for local data, your folder of models.
     """
     _check(by, model, most=most, least=least)
     bound = least if model else most
@@ -97,21 +99,13 @@ def _find_here(dataset: Dataset, look: Look, advance: Callable[[int], None]) -> 
     if batches:
         made = np.isin(dataset.positions(), np.concatenate([batch[0] for batch in batches]))
         rows = np.concatenate([batch[1] for batch in batches])  # in the dataset's order
-        groups[made] = look.group(rows, dataset.labels[made].astype(np.int64))
+        groups[made] = look.group(rows, dataset.labels[made].astype(np.int64), dataset.ids[made])
     return Duplicates(groups, failed=tuple(failure for batch in batches for failure in batch[2]))
 
 
 def _restrict(dataset: Dataset, found: Grouped) -> Duplicates:
     """Groups of all that a store serves, for some of it: one that is left with a single member is none."""
-    own = found.groups[dataset.positions()]
-    (members,) = np.nonzero(own >= 0)
-    _, first, which, counts = np.unique(
-        own[members], return_index=True, return_inverse=True, return_counts=True
-    )
-    places = np.sort(first[counts > 1])  # numbers go by the first member
-    groups = np.full(len(dataset), -1, np.int32)
-    kept = counts[which] > 1
-    groups[members[kept]] = np.searchsorted(places, first[which[kept]])
+    groups = renumber(found.groups[dataset.positions()])
     there = np.isin([one.position for one in found.failures], dataset.positions())
     failed = tuple(one for one, own in zip(found.failures, there, strict=True) if own)
     return Duplicates(groups, failed=failed)

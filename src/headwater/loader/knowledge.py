@@ -13,10 +13,10 @@ from headwater.select.past import Past
 from headwater.select.samples import COLUMNS, Samples
 from headwater.store.dataset import Dataset
 
-SELECTION, HISTORY = "selection", "history"
-"""Notes of a table: what was selected last, and the epochs until then."""
+SELECTION, HISTORY, ENDED = "selection", "history", "ended"
+"""Notes of a table: what was selected last, the epochs until then, and why nothing more is selected."""
 
-_SOURCES = {"last": "epoch", "peak": "losses", "deviation": "probability_spread"}
+_SOURCES = {"last": "epoch", "judged": "logits_epoch", "peak": "losses", "deviation": "probability_spread"}
 """Columns that have another name in the table, or follow from another one there."""
 _DERIVED = ("peak", "deviation")
 
@@ -38,3 +38,18 @@ def look_at(dataset: Dataset, signals: Signals, **facts: Any) -> Samples:
 def past_of(signals: Signals) -> Sequence[Past]:
     """The epochs of the run that the table is from."""
     return msgspec.convert(signals.notes.get(HISTORY, []), list[Past])
+
+
+def facts_of(signals: Signals, epoch: int) -> dict[str, Any]:
+    """`seed`, `epochs` and `stalled` as the table's run has them in an epoch, for `look_at`.
+
+    Of an epoch that it has not come to, training is taken to wait as much as in the last one.
+    """
+    note, past = signals.notes.get(SELECTION, {}), past_of(signals)
+    stalled = {one.epoch: one.stalled for one in past}
+    last = past[-1].stalled if past else 0.0
+    return {
+        "seed": note.get("seed", 0),
+        "epochs": note.get("epochs"),
+        "stalled": stalled.get(epoch, last),
+    }

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headwater.data.buffers import Buffers
 from headwater.data.image import DEFAULT_LIMITS, Limits
-from headwater.data.randomness import derive_key
 from headwater.data.translate import as_pipeline
 from headwater.engine.cache import Cache, CachedReader, SampleCache
 from headwater.engine.chain import Chain
@@ -27,7 +24,6 @@ from headwater.engine.crew import Crew, available_cores
 from headwater.engine.fetching import Reader
 from headwater.engine.meter import Meter
 from headwater.engine.order import Order
-from headwater.engine.permutation import BlockShuffled, Chosen, Identity, Permutation, Shuffled
 from headwater.engine.run import Bounds, Task, run
 from headwater.errors import WrongUse
 from headwater.loader.batch import Batch, Device
@@ -37,6 +33,7 @@ from headwater.loader.device import Transfer
 from headwater.loader.duplicates import Duplicates
 from headwater.loader.loads import Loads
 from headwater.loader.offloading import Given, resolve
+from headwater.loader.ordering import Ordering
 from headwater.loader.pantry import Pantry
 from headwater.loader.planner import Planner
 from headwater.loader.progress import EpochBar
@@ -118,9 +115,16 @@ class DataLoader:
         self.drop_last = drop_last
         self.seed = int(seed)
         self.num_workers = available_cores() if num_workers is None else num_workers
-        self._shuffle = SHUFFLES[shuffle]
         self._timeout = timeout
         self._ranks = find_rank(rank, world_size)
+        self._ordering = Ordering(
+            dataset,
+            shuffle=SHUFFLES[shuffle],
+            seed=self.seed,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            ranks=self._ranks,
+        )
         self._progress = progress
         self._meter = Meter()
         self._signals = Signals(dataset.index)
@@ -142,7 +146,7 @@ class DataLoader:
         self._stalled, self._stood_in = 0.0, 0
         self._loads = Loads()
         self._order(0, 0)  # raises for sizes and ranks that cannot be
-        self._warn_of_rereading()
+        self._ordering.warn_of_rereading()
         self._bounds = self._find_bounds(prefetch_factor, prefetch_bytes)
         self._sink = self._make_sink(on_error, collate_fn)
         weakref.finalize(self, self._crew.close)
@@ -162,14 +166,8 @@ class DataLoader:
             epochs=self.epochs,
             ranks=self._ranks,
             folder=None if signals is None else Path(signals),
-            pantry=Pantry(self.dataset, self._cache, duplicates, own=self._own_places),
+            pantry=Pantry(self.dataset, self._cache, duplicates, own=self._ordering.own),
         )
-
-    def _own_places(self, selection: Selection) -> NDArray[np.int64]:
-        """What this rank visits of an epoch."""
-        order = self._order_of(self._permute(selection.epoch, selection.places), 0)
-        taken = [order.take(step) for step in range(order.steps)]
-        return np.concatenate(taken) if taken else selection.places[:0]
 
     def _make_cache(self, settings: Cache | None) -> SampleCache | None:
         if settings is None:
@@ -221,9 +219,7 @@ class DataLoader:
         past = {} if self._curator is None else self._curator.counts()
         left, now = max(0, self._known_epochs() - self._epoch), len(self)
         behind = (past.get(epoch) for epoch in range(self._epoch))
-        return left * now + sum(
-            now if count is None else self._order_of(Identity(count), 0).steps for count in behind
-        )
+        return left * now + sum(now if count is None else self._ordering.steps(count) for count in behind)
 
     def _known_epochs(self) -> int:
         if self.epochs is None:
@@ -360,11 +356,13 @@ class DataLoader:
         """Tell the loader the loss of each sample of a batch (`reduction="none"`), without weights.
 
         With `logits`, selectors also know probabilities and margins. `model` is any number that grows as the
-        model does, such as that of its step.
+        model does, such as that of its step; -1 is for that of the epoch.
         """
         vectors = self._curator is not None and "vectors" in self._curator.needs
         shown = Shown.of(loss, logits, batch.targets, vectors=vectors)
         self.signals.record(batch.ids.numpy(), epoch=batch.epoch, model=model, **shown.columns)
+        if self._curator is not None:
+            self._curator.scored(shown.seconds)
 
     @property
     def signals(self) -> Signals:
@@ -384,7 +382,9 @@ class DataLoader:
     def stats(self) -> Stats:
         """Totals since this loader was made."""
         failure = "" if self._planner is None else self._planner.failure
-        return replace(self._meter.stats(), planning_failed=failure, stand_ins=self._stood_in)
+        ended = "" if self._curator is None else self._curator.ended
+        stats = replace(self._meter.stats(), stand_ins=self._stood_in)
+        return replace(stats, planning_failed=failure, selecting_ended=ended)
 
     def close(self) -> None:
         """Let the threads go. They also go when the loader is no longer used."""
@@ -397,7 +397,7 @@ class DataLoader:
             epoch=self._epoch,
             start=self._start,
             seed=self.seed,
-            shuffle=self._shuffle if self._blocks is None else f"blocks of {self._window}",
+            shuffle=self._ordering.name,
             count=len(self.dataset),
             dataset=self.dataset.version,
             pipeline=self.pipeline.hash,
@@ -406,60 +406,7 @@ class DataLoader:
 
     def _order(self, epoch: int, start: int) -> Order:
         places = None if self._curator is None else self._curator.standing(epoch).places
-        return self._order_of(self._permute(epoch, places), start)
-
-    def _order_of(self, permutation: Permutation, start: int) -> Order:
-        rank, world_size = self._ranks()
-        return Order(
-            permutation,
-            self.batch_size,
-            start=start,
-            drop_last=self.drop_last,
-            rank=rank,
-            world_size=world_size,
-        )
-
-    def _permute(self, epoch: int, places: NDArray[np.int64] | None) -> Permutation:
-        """Of some places, or of all."""
-        blocks = self._blocks
-        if places is None:
-            return self._shuffled(epoch, len(self.dataset), blocks)
-        if blocks is not None:
-            blocks = np.unique(np.searchsorted(places, blocks))
-            blocks = blocks[blocks < len(places)]
-        return Chosen(self._shuffled(epoch, len(places), blocks), places)
-
-    def _shuffled(self, epoch: int, count: int, blocks: NDArray[np.int64] | None) -> Permutation:
-        key = derive_key(self.seed, epoch)
-        if self._shuffle == "no":
-            return Identity(count)
-        return Shuffled(count, key) if blocks is None else BlockShuffled(count, key, blocks, self._window)
-
-    @cached_property
-    def _blocks(self) -> NDArray[np.int64] | None:
-        return self.dataset.blocks() if self._shuffle == "blocks" else None
-
-    @cached_property
-    def _window(self) -> int:
-        """Blocks that are shuffled together: two windows fit into the cache, for the change between them."""
-        return max(1, int((self.dataset.store.cached_bytes or 0) / 2 / self._block_bytes))
-
-    @property
-    def _block_bytes(self) -> float:
-        blocks = self.dataset.store.blocks()
-        return float(self.dataset.index.sizes.sum()) / (1 if blocks is None else len(blocks))
-
-    def _warn_of_rereading(self) -> None:
-        cached, blocks = self.dataset.store.cached_bytes, self.dataset.blocks()
-        if self._shuffle != "full" or cached is None or blocks is None:
-            return
-        total = len(blocks) * self._block_bytes
-        if total > cached:
-            warnings.warn(
-                f"of {total / 1e9:.1f} GB read in blocks, {cached / 1e9:.1f} GB are held: "
-                "a full shuffle reads each block many times; shuffle='blocks' reads it once",
-                stacklevel=3,
-            )
+        return self._ordering.of(epoch, places, start)
 
     def _task(self, order: Order, step: int, epoch: int, selection: Selection | None) -> Task:
         index, places, weights = self.dataset.index, order.take(step), None

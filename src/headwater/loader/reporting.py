@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,29 +11,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwater.data.randomness import mix
 from headwater.errors import WrongUse
-
-MOST_NUMBERS = 32
-"""That tell a sample apart from others; gradients of more classes are projected to so many."""
+from headwater.select.scoring import Gradients
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """Columns by the names that `Signals.record` has for them."""
+    """Columns by the names that `Signals.record` has for them, and what all but the loss took to make."""
 
     columns: Mapping[str, Any]
+    seconds: float = 0.0
 
     @classmethod
     def of(cls, loss: torch.Tensor, logits: torch.Tensor | None, targets: Any, *, vectors: bool) -> Shown:
         """`vectors` are the gradients of the loss by the logits, which tell samples of a class apart."""
         found: dict[str, Any] = {"loss": _numbers(loss)}
+        begun = time.perf_counter()  # by now a device has done what comes before the loss
         if logits is not None:
             probabilities = logits.detach().float().softmax(dim=1)
             classes = _classes(targets, probabilities)
             found |= _chances(probabilities, classes)
             found |= {"vectors": _gradients(probabilities, classes)} if vectors else {}
-        return cls(found)
+        return cls(found, time.perf_counter() - begun)
 
 
 def _numbers(values: torch.Tensor) -> NDArray[np.float32]:
@@ -60,18 +60,9 @@ def _chances(probabilities: torch.Tensor, classes: torch.Tensor) -> dict[str, ND
     }
 
 
-def _gradients(probabilities: torch.Tensor, classes: torch.Tensor) -> NDArray[np.float32]:
-    """`p - y`, projected by signs that depend on the class alone where there are many."""
-    gradients = probabilities.clone()
+def _gradients(probabilities: torch.Tensor, classes: torch.Tensor) -> NDArray[np.float16]:
+    """`p - y`, with fewer numbers where there are many classes, as a store makes them of its samples."""
+    errors = probabilities.clone()
     labelled = (classes >= 0).nonzero(as_tuple=True)[0]
-    gradients[labelled, classes[labelled]] -= 1.0
-    return _numbers(gradients) if gradients.shape[1] <= MOST_NUMBERS else project(_numbers(gradients))
-
-
-def project(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Fewer numbers of about the same distances (Achlioptas 2003): sums with random signs."""
-    width = vectors.shape[1]
-    words = mix(np.arange(1, width * MOST_NUMBERS + 1, dtype=np.uint64))
-    signs = np.where(words >> np.uint64(63), 1.0, -1.0).astype(np.float32).reshape(width, MOST_NUMBERS)
-    fewer: NDArray[np.float32] = (vectors @ signs) / np.sqrt(np.float32(MOST_NUMBERS))
-    return fewer
+    errors[labelled, classes[labelled]] -= 1.0
+    return Gradients(errors.shape[1]).project(_numbers(errors))

@@ -15,7 +15,7 @@ from headwater.errors import HeadwaterError
 class Verdict(msgspec.Struct, frozen=True):
     """What the first rank says of an epoch: ids with weights, or none that are new, or why it all ends.
 
-    `model` is the version of the proxy that they were chosen with.
+    `model` is the version of the proxy that they were chosen with, `run` what stores know the run by.
     """
 
     ids: NDArray[np.int64] | None = None
@@ -23,6 +23,7 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str = ""
     dropped: str = ""
     model: str = ""
+    run: str = ""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -32,6 +33,7 @@ class _Header(msgspec.Struct, frozen=True):
     reason: str
     dropped: str
     model: str = ""
+    run: str = ""
     error: str = ""
 
 
@@ -55,7 +57,7 @@ def share(find: Callable[[], Verdict], ranks: Callable[[], tuple[int, int]]) -> 
 def _encode(verdict: Verdict, *, error: str = "") -> bytes:
     ids, weights = verdict.ids, verdict.weights
     count = -1 if ids is None else len(ids)
-    header = _Header(count, verdict.reason, verdict.dropped, verdict.model, error)
+    header = _Header(count, verdict.reason, verdict.dropped, verdict.model, verdict.run, error)
     written = msgspec.json.encode(header)
     body = b"" if ids is None or weights is None else ids.tobytes() + weights.tobytes()
     return len(written).to_bytes(8, "little") + written + body
@@ -70,7 +72,7 @@ def _decode(data: bytes) -> Verdict:
         return Verdict(reason=header.reason, dropped=header.dropped)
     ids = np.frombuffer(data, np.int64, header.count, end)
     weights = np.frombuffer(data, np.float32, header.count, end + ids.nbytes)
-    return Verdict(ids, weights, header.reason, header.dropped, header.model)
+    return Verdict(ids, weights, header.reason, header.dropped, header.model, header.run)
 
 
 def _broadcast(payload: bytes | None) -> bytes:

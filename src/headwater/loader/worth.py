@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 ROUNDS = 3
 """Epochs that are looked at together."""
+_COSTS = ("waited", "fed", "selected", "scored")
 
 
 @dataclass(frozen=True)
@@ -18,17 +19,20 @@ class Spent:
     """One epoch: its seconds, those that one on everything would have taken, and what selecting cost besides.
 
     `waited` are seconds until a selection came that had not come in time, `fed` those that training stood
-    still to hand over its weights; neither is among `seconds`.
+    still to hand over its weights, `selected` those in which the trainer itself chose, `scored` those in
+    which it made what it chooses by; none of them is among `seconds`.
     """
 
     seconds: float
     whole: float
     waited: float = 0.0
     fed: float = 0.0
+    selected: float = 0.0
+    scored: float = 0.0
 
     @property
     def cost(self) -> float:
-        return self.waited + self.fed
+        return self.waited + self.fed + self.selected + self.scored
 
     @property
     def saved(self) -> float:
@@ -41,14 +45,17 @@ class Worth:
 
     def __init__(self) -> None:
         self._epochs: deque[Spent] = deque(maxlen=ROUNDS)
-        self._waited = self._fed = 0.0
+        self._spent = dict.fromkeys(_COSTS, 0.0)
         self._quiet: float | None = None  # seconds of a sample, while nothing goes on beside training
         self.epoch_seconds = 0.0
         """What the last epoch took; 0 until there was one."""
 
-    def spend(self, *, waited: float = 0.0, fed: float = 0.0) -> None:
-        """Seconds that training stood still for selecting, for the epoch that comes."""
-        self._waited, self._fed = self._waited + waited, self._fed + fed
+    def spend(
+        self, *, waited: float = 0.0, fed: float = 0.0, selected: float = 0.0, scored: float = 0.0
+    ) -> None:
+        """Seconds that training stood still for selecting, for the epoch that comes or goes on."""
+        for name, seconds in zip(_COSTS, (waited, fed, selected, scored), strict=True):
+            self._spent[name] += seconds
 
     def note(self, seconds: float, *, visited: int, samples: int, selected: bool, busy: bool) -> None:
         """An epoch is over, which visited so many of the samples; it counts if somebody `selected` for it.
@@ -59,16 +66,22 @@ class Worth:
         # what goes on beside training only slows it, so that a busy epoch bounds a quiet one from above
         self._quiet = min(own, self._quiet) if busy and self._quiet is not None else own
         if selected:
-            self._epochs.append(Spent(seconds, samples * self._quiet, self._waited, self._fed))
-        self._waited = self._fed = 0.0
+            self._epochs.append(Spent(seconds, samples * self._quiet, **self._spent))
+        self._spent = dict.fromkeys(_COSTS, 0.0)
+
+    @property
+    def lost(self) -> float:
+        """Seconds of an epoch that it costs more than it saves; 0 while it pays, or too little is known."""
+        known = len(self._epochs) == ROUNDS
+        return max(0.0, self._mean("cost") - self._mean("saved")) if known else 0.0
 
     @property
     def verdict(self) -> str:
         """Why it does not pay, in a line; empty while it does, or while too little is known."""
-        cost, saved = self._mean("cost"), self._mean("saved")
-        if len(self._epochs) < ROUNDS or cost <= saved:
+        if not self.lost:
             return ""
-        parts = ", ".join(f"{name} {self._mean(name):.3g} s" for name in ("waited", "fed"))
+        cost, saved = self._mean("cost"), self._mean("saved")
+        parts = ", ".join(f"{name} {self._mean(name):.3g} s" for name in _COSTS if self._mean(name))
         took = f"which take {self._mean('seconds'):.3g} s of {self._mean('whole'):.3g}"
         return f"selecting costs {cost:.3g} s an epoch ({parts}) and saves {saved:.3g} s of epochs {took}"
 

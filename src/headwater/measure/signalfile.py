@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -46,8 +47,11 @@ def _flat(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[An
             )
 
 
-def read_signals(path: str | os.PathLike[str], index: Index) -> Signals:
-    """A saved table; raises `StateMismatch` for one of other data, or that is damaged."""
+def read_signals(path: str | os.PathLike[str], index: Index, *, folder: Path | None = None) -> Signals:
+    """A saved table; raises `StateMismatch` for one of other data, or that is damaged.
+
+    `folder` is for columns that are large, as `Signals` has it.
+    """
     try:
         batch = read_batch(path)
         batch.validate(full=True)
@@ -59,7 +63,7 @@ def read_signals(path: str | os.PathLike[str], index: Index) -> Signals:
             raise ValueError("its digest does not match its content")
         if header["dataset"] != index.version or batch.num_rows != len(index):
             raise ValueError(f"it is of dataset version {header['dataset']}, this is {index.version}")
-        return _table(batch, index, header["notes"])
+        return _table(batch, Signals(index, folder=folder), header["notes"])
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise StateMismatch(
             f"signals file {os.fspath(path)} cannot be used: {error}; bring the file that was saved with the "
@@ -67,8 +71,7 @@ def read_signals(path: str | os.PathLike[str], index: Index) -> Signals:
         ) from error
 
 
-def _table(batch: pa.RecordBatch, index: Index, notes: Mapping[str, Any]) -> Signals:
-    found = Signals(index)
+def _table(batch: pa.RecordBatch, found: Signals, notes: Mapping[str, Any]) -> Signals:
     found.notes = dict(notes)
     if _TOUCHED in batch.schema.names:
         found.touched = batch.column(_TOUCHED).to_numpy(zero_copy_only=False).astype(np.bool_)

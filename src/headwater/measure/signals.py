@@ -1,13 +1,15 @@
 """What training has shown about each sample: columns, one row per sample of the index.
 
-A column takes memory from when something is first known of it. Ranks exchange the rows that each has touched;
-`signalfile` writes and reads a table, with the rows that are still to be exchanged.
+A column takes memory from when something is first known of it, or room on disk if it is large. Ranks exchange
+the rows that each has touched; `signalfile` writes and reads a table, with those that are
+still to be exchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from headwater.data.index import Index
 from headwater.errors import WrongUse
+from headwater.measure.mapped import make_column
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -51,6 +54,8 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "seen": Column(np.int32, 0),
         "epoch": Column(np.int32, -1),
         "model": Column(np.int32, -1),
+        "logits_epoch": Column(np.int32, -1),
+        "logits_model": Column(np.int32, -1),
         "read": Column(np.int32, -1),
         "group": Column(np.int32, -1),
         "bucket": Column(np.uint8, 0),
@@ -61,12 +66,16 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
 """`loss` is the last one, `smoothed` a running mean, `losses` the last few; `probability` is the target's,
 with mean, sum of squared differences from it and count of those reports that told one; `margin` is that less
 the largest other one; `vectors` tell samples apart. `seconds` and `bytes` are what a sample took to load,
-lately; `read` is the epoch in which it was last truly read. `epoch` and `model` stamp the last report.
+lately; `read` is the epoch in which it was last truly read. `epoch` and `model` stamp the last report, and
+so `loss`, `smoothed` and `losses`; `logits_epoch` and `logits_model` the last one that told a probability, a
+margin or vectors, which a report without any leaves as they are. A model's number grows as the model does.
 `group`, `bucket`, `weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left
 out."""
 
 _DECIDED = ("group", "bucket", "weight", "stand_in")
-_OF_A_RUN = ("epoch", "model", "read", *_DECIDED)
+_STAMPS = ("epoch", "model", "logits_epoch", "logits_model")
+_OF_A_RUN = (*_STAMPS, "read", *_DECIDED)
+_MODELS = "models"
 
 EXCHANGED = tuple(name for name in COLUMNS if name not in _DECIDED)
 """What ranks see differently until they tell each other; the rest all compute alike."""
@@ -81,10 +90,14 @@ class Rows:
 
 
 class Signals:
-    """Columns of `COLUMNS`, each as an attribute. Written by the training loop's thread only."""
+    """Columns of `COLUMNS`, each as an attribute. Written by the training loop's thread only.
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    With a `folder`, large columns lie in files there that nobody sees, and the system holds what it has
+    memory for.
+    """
+
+    def __init__(self, index: Index, *, folder: Path | None = None) -> None:
+        self._index, self._folder = index, folder
         self._columns: dict[str, NDArray[Any]] = {}
         self.touched: NDArray[np.bool_] | None = None
         """Which rows were written to since ranks last told each other; None: none."""
@@ -100,8 +113,8 @@ class Signals:
         """The column; a new one knows nothing."""
         if name not in self._columns:
             kind = COLUMNS[name]
-            shape = (len(self._index), kind.width or width) if kind.width != 1 else len(self._index)
-            self._columns[name] = np.full(shape, kind.unknown, kind.dtype)
+            shape = (len(self._index), *([kind.width or width] if kind.width != 1 else []))
+            self._columns[name] = make_column(shape, kind.dtype, kind.unknown, folder=self._folder)
         return self._columns[name]
 
     def has(self, name: str) -> bool:
@@ -124,7 +137,11 @@ class Signals:
         margin: Floats | None = None,
         vectors: NDArray[np.floating[Any]] | None = None,
     ) -> None:
-        """Note what one batch has shown; a sample that comes twice in it counts once, as the last of them."""
+        """Note what one batch has shown; a sample that comes twice in it counts once, as the last of them.
+
+        Unless `model` numbers the version that has shown it, it is the run's own network as of the epoch, and
+        has the epoch's number.
+        """
         if loss.shape != ids.shape:
             raise WrongUse(
                 f"loss has shape {loss.shape} for {len(ids)} samples; compute it with reduction='none'"
@@ -139,8 +156,18 @@ class Signals:
         if vectors is not None:
             self.column("vectors", width=vectors.shape[1])[at] = vectors[last]
         self.seen[at] += 1
-        self.epoch[at], self.model[at] = epoch, model
+        version = epoch if model < 0 else model
+        self.epoch[at], self.model[at] = epoch, version
+        if not (probability is None and margin is None and vectors is None):
+            self.logits_epoch[at], self.logits_model[at] = epoch, version
         self._touch(at)
+
+    def number_model(self, digest: str) -> int:
+        """What stamps reports of a version that has a digest: its place among those that were named here."""
+        named: list[str] = self.notes.setdefault(_MODELS, [])
+        if digest not in named:
+            named.append(digest)
+        return named.index(digest)
 
     def note_load(self, at: Positions, *, seconds: Floats, bytes: Floats, epoch: int) -> None:
         """What samples at these positions took to come here just now."""

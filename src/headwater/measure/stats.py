@@ -34,6 +34,8 @@ class Stats:
     """Seconds spent in each stage, summed over threads."""
     planning_failed: str = ""
     """Why offloading is no longer planned, so that files are sent; empty while nothing went wrong."""
+    selecting_ended: str = ""
+    """Why a selector at the trainer selects no more, so that epochs visit everything; empty while it does."""
 
     @property
     def waited(self) -> float:

@@ -5,6 +5,7 @@ Objectives and the ways to maximise them are families of their own.
 """
 
 from headwater.select.active_bias import ActiveBias
+from headwater.select.always import Always
 from headwater.select.biggest_losers import BiggestLosers
 from headwater.select.buckets import Buckets
 from headwater.select.craig import Craig
@@ -20,6 +21,7 @@ from headwater.select.uniform import Uniform
 
 __all__ = [
     "ActiveBias",
+    "Always",
     "BiggestLosers",
     "Buckets",
     "Choice",

@@ -117,11 +117,12 @@ class Buckets:
 
 
 def training_accuracy(samples: Samples) -> float:
-    """The share of positive margins in the last epoch that was reported; without any, the mean probability.
+    """The share of positive margins in the last epoch that told any; without any, the mean probability.
 
-    NaN where nothing was.
+    NaN where nothing was. What an earlier epoch told of a sample does not count, even if a loss came since.
     """
-    recent = (samples.last == samples.last.max()) & (samples.last >= 0)
+    stamps = samples.judged if samples.judged.max(initial=-1) >= 0 else samples.last
+    recent = (stamps == stamps.max(initial=-1)) & (stamps >= 0)
     for column in (samples.margin, samples.probability):
         values = column[recent & np.isfinite(column)]
         if len(values):

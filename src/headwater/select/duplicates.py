@@ -34,12 +34,18 @@ Alike = Callable[[Ints, Ints], NDArray[np.bool_]]
 """Which of these pairs of places are alike."""
 
 
-def group_hashes(hashes: Hashes, labels: Ints, *, most: int = ALIKE, cap: int = CAP) -> Groups:
+def group_hashes(
+    hashes: Hashes, labels: Ints, *, most: int = ALIKE, cap: int = CAP, ids: Ints | None = None
+) -> Groups:
     """A number for each sample, the same for all of a group, by its first member; -1 for what is alone.
 
     `hashes` are (n, views, words) as `hash_thumbnails` makes them. Samples without a label, -1, are
-    a class too.
+    a class too. With `ids`, leaders are looked for in the order of these: the groups are then the same in
+    whatever order the samples come.
     """
+    if ids is not None:
+        order = np.argsort(ids, kind="stable")
+        return _scatter(order, group_hashes(hashes[order], labels[order], most=most, cap=cap))
     if hashes.ndim != 3 or hashes.dtype != np.uint64:
         raise WrongUse(f"hashes are {hashes.dtype} of {hashes.shape}; give uint64 of (n, views, words)")
     _check(labels, len(hashes), cap)
@@ -51,9 +57,18 @@ def group_hashes(hashes: Hashes, labels: Ints, *, most: int = ALIKE, cap: int = 
 
 
 def group_vectors(
-    vectors: Vectors, labels: Ints, *, least: float = COSINE, cap: int = CAP, seed: int = 0
+    vectors: Vectors,
+    labels: Ints,
+    *,
+    least: float = COSINE,
+    cap: int = CAP,
+    seed: int = 0,
+    ids: Ints | None = None,
 ) -> Groups:
     """The same by features, of any length: alike are those whose cosine is at least `least`."""
+    if ids is not None:
+        order = np.argsort(ids, kind="stable")
+        return _scatter(order, group_vectors(vectors[order], labels[order], least=least, cap=cap, seed=seed))
     if vectors.ndim != 2 or not 0 < least <= 1:
         raise WrongUse(f"vectors are of {vectors.shape}, least is {least}; give (n, width), and above 0 to 1")
     _check(labels, len(vectors), cap)
@@ -62,6 +77,25 @@ def group_vectors(
         join_vectors(forest, vectors, labels, least=least, seed=seed)
     leaders = _lead(forest.firsts, lambda left, right: near(vectors[left], vectors[right], least=least))
     return _number(leaders, cap)
+
+
+def renumber(groups: Groups) -> Groups:
+    """The same groups, numbered by their first members; one with a single member is none."""
+    (members,) = np.nonzero(groups >= 0)
+    _, first, which, counts = np.unique(
+        groups[members], return_index=True, return_inverse=True, return_counts=True
+    )
+    kept = counts[which] > 1
+    found = np.full(len(groups), -1, np.int32)
+    found[members[kept]] = np.searchsorted(np.sort(first[counts > 1]), first[which[kept]])
+    return found
+
+
+def _scatter(order: Ints, groups: Groups) -> Groups:
+    """Groups of samples that were put into this order, for them as they came."""
+    found = np.empty_like(groups)
+    found[order] = groups
+    return renumber(found)
 
 
 def _check(labels: NDArray[np.integer[Any]], count: int, cap: int) -> None:

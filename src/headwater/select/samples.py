@@ -32,6 +32,7 @@ _UNKNOWN: Mapping[str, Any] = MappingProxyType(
         "bytes": np.float32(np.nan),
         "seen": np.int32(0),
         "last": np.int32(-1),
+        "judged": np.int32(-1),
         "group": np.int32(-1),
         "bucket": np.uint8(0),
     }
@@ -45,7 +46,8 @@ class Samples:
     `loss` is the last one, `smoothed` a running mean, `peak` the largest of the last few; `probability` is
     the target's, `deviation` that of its history; `margin` is the target's probability less the largest other
     one; `seconds` and `bytes` are what a sample takes to load on the plan in force; `seen` counts reports,
-    `last` is the epoch of the last one, -1 for none; `group` numbers near-duplicates, -1 for none; `vectors`
+    `last` is the epoch of the last one, -1 for none, and `judged` that of the last one that told probability,
+    margin and vectors; `group` numbers near-duplicates, -1 for none; `vectors`
     has a row per sample to tell how alike they are. `stalled` is the share of its time that training waits
     for data. `state` is what the selector itself said an epoch ago. `turn` is what a stretch of a long
     choice, over so many samples, is done inside of; it may raise, to end it.
@@ -63,6 +65,7 @@ class Samples:
     bytes: Floats
     seen: NDArray[np.int32]
     last: NDArray[np.int32]
+    judged: NDArray[np.int32]
     group: NDArray[np.int32]
     bucket: NDArray[np.uint8]
     vectors: NDArray[np.floating[Any]] | None = None

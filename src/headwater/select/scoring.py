@@ -8,6 +8,7 @@ p - y is CRAIG's (ICML 2020) and NeSSA's (HotStorage 2023).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,10 @@ class Gradients:
         """A row per sample; NaN where a logit is not finite."""
         errors, _ = _softmax(logits, targets)
         errors[np.arange(len(targets)), targets] -= 1
+        return self.project(errors, features)
+
+    def project(self, errors: Floats, features: NDArray[Any] | None = None) -> NDArray[np.float16]:
+        """Of errors p - y that are known already: stores and trainers tell samples apart by the same."""
         if self._errors is None:
             return errors.astype(np.float16)
         lengths = np.linalg.norm(errors, axis=1)
@@ -99,11 +104,13 @@ def _stretch(rows: Floats, lengths: Floats) -> Floats:
     return stretched
 
 
+@lru_cache(maxsize=8)
 def _signs(rows: int, number: int) -> Floats:
     """A matrix of rows x WIDTH signs, drawn once and for all."""
     draws = Draws.of(np.arange(rows, dtype=np.int64), seed=0, epoch=number, step=_STEP)
     bits = draws.bits(0)[:, None] >> np.arange(WIDTH, dtype=np.uint64)
     signs: Floats = (bits & np.uint64(1)).astype(np.float32) * 2 - 1
+    signs.setflags(write=False)
     return signs
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -87,6 +87,47 @@ def make_selection(
     check_redundancy(redundancy)
     if not len(samples):
         raise WrongUse("there are no samples to select from")
+    found = _choose(selector, samples)
+    places, counts, reason, choice = found.places, found.counts, found.reason, found.choice
+    if redundancy == "drop":
+        places, counts, said = _drop(samples, places, counts)
+        reason += said
+    weights = compose(counts, clip=clip)
+    return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
+
+
+def select_among(selector: Selector, samples: Samples, known: Marks, *, clip: float = CLIP) -> Selection:
+    """A selection among the `known` samples, and all others with them; each of these stands for itself.
+
+    What was chosen stands for all that are known, also where the selector says nothing of weights. `buckets`
+    are of the known ones alone. Raises as `make_selection` does.
+    """
+    if known.all():
+        return make_selection(selector, samples, clip=clip)
+    found = _choose(selector, samples.take(known))
+    (rows,), (rest,) = np.nonzero(known), np.nonzero(~known)
+    counts = found.counts * (len(rows) / len(found.places)) if found.choice.counts_alike else found.counts
+    places = np.concatenate((rows[found.places], rest))
+    order = np.argsort(places, kind="stable")
+    return Selection(
+        *(selector.name, samples.epoch, places[order]),
+        compose(np.concatenate((counts, np.ones(len(rest))))[order], clip=clip),
+        f"{found.reason}, and {len(rest):,} that could not be scored",
+        *(found.choice.buckets, found.choice.state),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """What a selector chose and what was added to it, with how many samples each counts for."""
+
+    choice: Choice
+    places: Ints
+    counts: NDArray[np.float64]
+    reason: str
+
+
+def _choose(selector: Selector, samples: Samples) -> _Chosen:
     _demand(selector, samples)
     choice = selector.choose(samples)
     if not len(choice.places):
@@ -95,22 +136,24 @@ def make_selection(
     chosen[choice.places] = True
     added = _to_add(selector, samples, chosen)
     places = np.flatnonzero(chosen | added)
-    counts = _count(choice, places, added)
     further = len(places) - len(choice.places)
     reason = choice.reason + (f", and {further:,} to explore or for their class" if further else "")
+    return _Chosen(choice, places, _count(choice, places, added), reason)
+
+
+def complete_selection(
+    samples: Samples, selection: Selection, *, clip: float = CLIP, redundancy: str = "keep"
+) -> Selection:
+    """What `make_selection` would have made of a choice, from one that it made without clip and redundancy.
+
+    For what was chosen where nobody knows of near-duplicates, or only of some of the samples.
+    """
+    check_redundancy(redundancy)
+    places, counts, said = selection.places, selection.weights.astype(np.float64), ""
     if redundancy == "drop":
         places, counts, said = _drop(samples, places, counts)
-        reason += said
     weights = compose(counts, clip=clip)
-    return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
-
-
-def drop_duplicates(samples: Samples, selection: Selection, *, clip: float = CLIP) -> Selection:
-    """A selection that was made without a look at near-duplicates, with one of each group for all of it."""
-    places, counts, said = _drop(samples, selection.places, selection.weights.astype(np.float64))
-    return replace(
-        selection, places=places, weights=compose(counts, clip=clip), reason=selection.reason + said
-    )
+    return replace(selection, places=places, weights=weights, reason=selection.reason + said)
 
 
 def _drop(
@@ -128,7 +171,7 @@ def _count(choice: Choice, places: Ints, added: Marks) -> NDArray[np.float64]:
     Also if the selector has it too: then the sum of all in expectation is that of the selector and a random
     share of all samples, neither of which favours any.
     """
-    if choice.weights is None and choice.chances is None:
+    if choice.counts_alike:
         return np.ones(len(places))
     counts = added[places].astype(np.float64)
     own = 1.0 if choice.weights is None else choice.weights

@@ -30,6 +30,10 @@ class Choice:
     buckets: NDArray[np.uint8] | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def counts_alike(self) -> bool:
+        return self.weights is None and self.chances is None
+
 
 @dataclass(frozen=True, eq=False)
 class Selection:

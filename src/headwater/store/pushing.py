@@ -22,7 +22,7 @@ from headwater.models.version import ModelVersion
 from headwater.store.client.connection import Connection
 from headwater.store.client.link import Link
 from headwater.store.client.models import StoreModels, models_of
-from headwater.store.wire.messages import Inventory
+from headwater.store.wire.modelmessages import Inventory
 
 Watch = Callable[[str, int, int], None]
 """Called with a store, the bytes of the version that have got there, and those of all that it needs."""

@@ -6,6 +6,7 @@ selects, and another if that one is lost.
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Sequence
@@ -31,13 +32,13 @@ from headwater.store.client.commission import Over
 from headwater.store.client.errand import Abandoned
 from headwater.store.client.remote import RemoteStore
 from headwater.store.client.selecting import Bring, Selected, Selecting
-from headwater.store.features import OWN
+from headwater.store.features import Variation
 from headwater.store.fleet import ShardedStore
 from headwater.store.jobs.record import SELECT, JobRecord, now
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import COUNTS, Sieve, select
 from headwater.store.jobs.selections import Selections
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 
 class Selects(Protocol):
@@ -72,12 +73,15 @@ class _Shards:
 
 
 def unite(parts: Sequence[Selected]) -> Selected:
-    """One selection of all; what a part's samples weigh together is as much as the part has samples."""
+    """One selection of all; what a part's samples weigh together is as much as the part has samples.
+
+    Weights have mean 1, and are not clipped.
+    """
     weights = [part.weights * (part.samples / max(1, len(part.ids))) for part in parts]
     reasons = dict.fromkeys(part.reason for part in parts)
     return Selected(
         np.concatenate([part.ids for part in parts]),
-        compose(np.concatenate(weights)),
+        compose(np.concatenate(weights), clip=math.inf),
         sum(part.samples for part in parts),
         "; ".join(reasons),
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in COUNTS},
@@ -124,8 +128,8 @@ class SelectingHere:
             extraction=partial(self._extraction, crew),
         )
 
-    def _extraction(self, crew: Crew, version: ModelVersion) -> Extraction:
-        chain = Chain(OWN.pipeline(version))
+    def _extraction(self, crew: Crew, version: ModelVersion, variation: Variation) -> Extraction:
+        chain = Chain(variation.pipeline(version), variation.seed)
         # several batches at once, a core each: a session that shares cores with others waits for them
         engine = Engine(self._registry.get(version.digest), threads=1)
         return Extraction(lambda: self._store.reader(chain, (Offload(0),)), chain, engine, crew)

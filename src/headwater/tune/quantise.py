@@ -21,7 +21,7 @@ from headwater.store.features import OWN
 from headwater.store.jobs.quantise import HOLD, Kiln, quantise
 from headwater.store.jobs.record import DONE, QUANTISE, JobRecord, now
 from headwater.store.jobs.runner import Running
-from headwater.store.wire.messages import JobFacts
+from headwater.store.wire.jobmessages import JobFacts
 from headwater.tune.here import new_record
 from headwater.tune.relabel import Access, JobAtStore, Watch, run_at
 

@@ -17,7 +17,7 @@ from headwater.store.client.jobs import JobClient
 from headwater.store.client.link import Link
 from headwater.store.client.opening import choose, greet
 from headwater.store.jobs.record import DONE, RELABEL, UNFINISHED
-from headwater.store.wire.messages import JobFacts
+from headwater.store.wire.jobmessages import JobFacts
 
 Watch = Callable[[str, JobFacts], None]
 """Told of each store's job whenever it was looked at; from several threads."""

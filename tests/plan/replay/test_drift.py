@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headwater.plan.replay import Fitted, lbfgs
 from headwater.plan.replay.drift import Drift, Inertia
-from headwater.plan.replay.lbfgs import Lbfgs
 
 SIZE = 3
 AWAY = np.array([1.0, 2.0, -1.0], np.float32)
 LENGTH = float(np.linalg.norm(AWAY))
 
 
-class Flat(Lbfgs):
+class Flat(Fitted):
     """Nothing bends, so nothing pulls errors back."""
+
+    def __init__(self) -> None:
+        super().__init__(lbfgs, 2)
 
     def respond(self, vector: np.ndarray, response: object) -> np.ndarray:
         return vector * np.float32(response(np.zeros(1))[0])  # type: ignore[operator]
@@ -61,7 +64,7 @@ def test_momentum_carries_an_error_on_and_noise_adds_to_it() -> None:
 
 
 def test_what_bends_pulls_errors_back() -> None:
-    bent = Lbfgs()
+    bent = Fitted(lbfgs, 2)
     bent.observe(AWAY, 2 * AWAY)
     found = drift()
     found.approximated(1.0)
@@ -72,7 +75,7 @@ def test_what_bends_pulls_errors_back() -> None:
 
 
 def test_training_pulls_back_and_adds_nothing() -> None:
-    bent = Lbfgs()
+    bent = Fitted(lbfgs, 2)
     bent.observe(AWAY, 2 * AWAY)
     found = drift(0.5)
     found.approximated(1.0)
@@ -80,3 +83,12 @@ def test_training_pulls_back_and_adds_nothing() -> None:
     before = found.length
     found.trained(3.0, bent)
     assert found.length == pytest.approx(before * np.exp(-0.3 * 2 * 6), rel=1e-3)
+
+
+def test_l2_pulls_back_in_full_and_asking_changes_nothing() -> None:
+    found = Drift(Inertia(0.5, decay=0.1), SIZE, noisy=False)
+    found.approximated(1.0)
+    found.computed(1.0, AWAY, Flat())
+    before = found.length
+    assert found.left_after(3.0, Flat()) == pytest.approx(before * np.exp(-0.1 * 6), rel=1e-4)
+    assert found.length == before

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from headwater.errors import WrongUse
-from headwater.plan.replay import Adaptive, Lbfgs, Published, Secants
+from headwater.plan.replay import Adaptive, Curvature, Fitted, Published, lbfgs, secants
+from headwater.plan.replay.curvature import Form
 
 
 def run(policy: Adaptive | Published, errors: list[float], steps: int = 200) -> list[int]:
@@ -20,6 +21,11 @@ def run(policy: Adaptive | Published, errors: list[float], steps: int = 200) -> 
     return exact
 
 
+def form_of(curvature: Curvature) -> Form:
+    assert isinstance(curvature, Fitted)
+    return curvature.form
+
+
 def test_the_published_rule() -> None:
     assert run(Published(period=5, burn_in=10), [9.0], steps=32) == [*range(1, 11), 15, 20, 25, 30]
 
@@ -30,7 +36,7 @@ def test_a_period_of_one_computes_everything() -> None:
 
 def test_the_published_rule_predicts_as_published() -> None:
     for noisy in (False, True):
-        assert isinstance(Published().curvature(noisy=noisy, convex=True), Lbfgs)
+        assert form_of(Published().curvature(noisy=noisy, convex=True)) is lbfgs
     assert not Published().informed
 
 
@@ -73,9 +79,31 @@ def test_it_is_futile_where_everything_is_computed_for_long() -> None:
 
 def test_a_tolerance_is_kept_with_all_that_is_known() -> None:
     for noisy in (False, True):
-        assert isinstance(Adaptive().curvature(noisy=noisy, convex=True), Secants)
-        assert isinstance(Adaptive().curvature(noisy=noisy, convex=False), Lbfgs)
+        assert form_of(Adaptive().curvature(noisy=noisy, convex=True)) is secants
+        assert form_of(Adaptive().curvature(noisy=noisy, convex=False)) is lbfgs
     assert Adaptive().informed
+
+
+def test_a_step_of_which_nothing_is_known_is_computed() -> None:
+    decider = Adaptive(burn_in=2, longest=10).begin()
+    assert [decider.exact(step, 0.0) for step in range(1, 5)] == [True, True, False, True]
+    for _ in range(8):
+        decider.observe(0.0)
+    assert [decider.exact(step, 0.5 if step == 7 else 0.1) for step in range(5, 9)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert not Published(5, 0).begin().exact(1, 1.0)
+
+
+def test_it_is_futile_where_nothing_is_ever_known() -> None:
+    decider = Adaptive(burn_in=2).begin()
+    for step in range(1, 40):
+        assert decider.exact(step, 1.0)
+        decider.observe(0.0)
+    assert decider.futile
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1.0, float("nan")])

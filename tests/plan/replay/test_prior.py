@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwater.plan.replay import Kronecker, Lbfgs, Plain, Secants, Span, find_span
+from headwater.plan.replay import Fitted, Kronecker, Plain, Span, find_span, lbfgs, secants
+from headwater.plan.replay.curvature import Form
 
 OUTPUTS, WIDTH, COUNT = 3, 6, 400
 RNG = np.random.default_rng(0)
@@ -68,15 +69,15 @@ def test_nothing_known_is_one_in_all_directions() -> None:
     np.testing.assert_array_equal(Plain().respond(vector, lambda bend: 3 * bend), 3 * vector)
 
 
-@pytest.mark.parametrize("make", [Lbfgs, Secants])
-def test_what_is_known_tells_of_directions_that_no_pair_has(make: type[Lbfgs] | type[Secants]) -> None:
+@pytest.mark.parametrize("form", [lbfgs, secants])
+def test_what_is_known_tells_of_directions_that_no_pair_has(form: Form) -> None:
     """Along the bias, of which the pair says nothing; the prior is half of the truth, and scaled by it."""
     truth = full_matrix(bias=True)
     pair, asked = np.zeros((2, len(truth)), np.float32)
     pair[0], asked[-OUTPUTS:] = 1, (1, -1, 0)
     errors = []
     for known in (False, True):
-        curvature = make(2)
+        curvature = Fitted(form, 2)
         if known:
             curvature.assume(Kronecker(find_span(X, 4, bias=True), BEND / 2))
         assert curvature.observe(pair, (truth @ pair).astype(np.float32))
@@ -84,11 +85,11 @@ def test_what_is_known_tells_of_directions_that_no_pair_has(make: type[Lbfgs] | 
     assert errors[1] < 0.1 < 10 < errors[0]
 
 
-@pytest.mark.parametrize("make", [Lbfgs, Secants])
-def test_what_is_known_may_change_on_the_way(make: type[Lbfgs] | type[Secants]) -> None:
+@pytest.mark.parametrize("form", [lbfgs, secants])
+def test_what_is_known_may_change_on_the_way(form: Form) -> None:
     span = find_span(X, 4, bias=True)
     pair = RNG.normal(size=OUTPUTS * (WIDTH + 1)).astype(np.float32)
-    curvature = make(2)
+    curvature = Fitted(form, 2)
     curvature.assume(Kronecker(span, BEND))
     curvature.observe(pair, 2 * pair)
     curvature.assume(Kronecker(Span(span.rows, 2 * span.values, span.rest, span.bias), BEND))

@@ -24,9 +24,9 @@ from headwater.store.client.address import Secret
 from headwater.store.client.link import Link
 from headwater.store.client.models import StoreModels
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
+from headwater.store.wire.messages import Complaint
+from headwater.store.wire.modelmessages import (
     Arrived,
-    Complaint,
     InForce,
     Inventory,
     ModelOffer,

@@ -70,8 +70,8 @@ class Files:
             failed = (Failed(at, int(self.index.ids[at]), SampleCorrupt("damaged")) for at in lost)
             yield sound, HASHES[sound], tuple(failed)
 
-    def group(self, rows: np.ndarray, labels: np.ndarray) -> Any:
-        return group_hashes(rows, labels)
+    def group(self, rows: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> Any:
+        return group_hashes(rows, labels, ids=ids)
 
 
 def make_index() -> Index:
@@ -102,6 +102,21 @@ def run(
         assert kept.digest == running.record.result
         groups[look.index.position_of(kept.ids)] = unfold(kept.weights)
     return running.record, groups
+
+
+def test_rows_go_out_for_who_has_those_of_other_parts(tmp_path: Path) -> None:
+    look, selections = Files(make_index(), broken=frozenset({3})), Selections(tmp_path)
+    record = JobRecord(
+        *("0" * 16, "duplicates", "photos", look.index.version, "", "tester", "now"), options={"rows": True}
+    )
+    running = Running(record, lambda record: None)
+    find_groups(Gallery("photos", look.index, look, selections), running)
+    kept, sound = selections.get(record.id), np.delete(np.arange(COUNT), 3)
+    assert kept.digest == running.record.result
+    assert running.record.counts == {"looked_at": COUNT - 1, "failed": 1, "chosen": COUNT - 1}
+    np.testing.assert_array_equal(kept.ids, look.index.ids[sound])
+    assert kept.rows is not None
+    np.testing.assert_array_equal(kept.rows.view("<u8"), HASHES[sound].reshape(COUNT - 1, -1))
 
 
 def same_groups(left: np.ndarray, right: np.ndarray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -28,17 +29,19 @@ from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload
 from headwater.select.samples import Samples
-from headwater.select.selecting import find_selector, make_selection
+from headwater.select.selecting import complete_selection, find_selector, make_selection
+from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
+from headwater.select.weights import CLIP
 from headwater.store.cabinet import Cabinet
-from headwater.store.features import OWN, Features
+from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs import select as module
 from headwater.store.jobs.record import JobFolder, JobRecord
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.select import PROXY, Sieve, select
 from headwater.store.jobs.selections import Kept, Selections
 from headwater.store.loads import Loads
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 from killing import choose as choose_points
 from killing import find_points, kill_at
 from relabelling import CLASSES, FEATURES, nudged
@@ -50,7 +53,7 @@ WISH = SelectionWish("infobatch", {"ratio": 0.6}, seed=5, epoch=3)
 numbers = itertools.count()
 
 
-def no_images(version: ModelVersion) -> Extraction:
+def no_images(version: ModelVersion, variation: Variation) -> Extraction:
     raise AssertionError("an image was to be read")
 
 
@@ -60,7 +63,7 @@ class Site:
 
     folder: Path
     index: Index
-    extraction: Callable[[ModelVersion], Extraction] = no_images
+    extraction: Callable[[ModelVersion, Variation], Extraction] = no_images
     in_use: frozenset[str] = frozenset()
 
     @property
@@ -139,7 +142,7 @@ def expected(site: Site, model: Model, features: np.ndarray, wish: SelectionWish
     known = columns(model, features, labels, vectors=wish.vectors if "vectors" in selector.needs else "")
     known |= {"bytes": site.index.sizes.astype(np.float32), **more}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
-    found = make_selection(selector, samples(site.index.ids, labels, known, **facts))
+    found = make_selection(selector, samples(site.index.ids, labels, known, **facts), clip=math.inf)
     return Kept(site.index.ids[found.places], found.weights, NAME, site.index.version)
 
 
@@ -147,6 +150,32 @@ def same(found: Kept, wanted: Kept) -> None:
     np.testing.assert_array_equal(found.ids, wanted.ids)
     np.testing.assert_array_equal(found.weights, wanted.weights)
     assert (found.dataset, found.version) == (wanted.dataset, wanted.version)
+
+
+@pytest.mark.parametrize("redundancy", ["keep", "drop"])
+def test_completed_it_is_the_selection_made_elsewhere_with_near_duplicates(
+    site: Site, redundancy: str
+) -> None:
+    """Weights of medoids reach the clip, and the members of a group count for it together."""
+    wish = SelectionWish("medoids", {"share": 0.15}, seed=2, epoch=4)
+    version = site.push(proxy())
+    features = site.keep_all(version)
+    record = site.record(version, wish)
+    site.run(record)
+    kept, index = site.selections.get(record.id), site.index
+    known = columns(proxy(), features, index.labels, vectors="logits")
+    known |= {"bytes": index.sizes.astype(np.float32), "group": (np.arange(COUNT) // 4).astype(np.int32)}
+    seen = samples(index.ids, index.labels, known, seed=2, epoch=4)
+    wanted = make_selection(make_selector("medoids", wish.parameters), seen, redundancy=redundancy)
+    places = index.position_of(kept.ids)
+    found = complete_selection(
+        seen, Selection("medoids", 4, places, kept.weights, "said"), redundancy=redundancy
+    )
+    np.testing.assert_array_equal(found.places, wanted.places)
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5)
+    assert kept.weights.max() > CLIP == pytest.approx(found.weights.max())
+    assert (len(found) < len(places)) == (redundancy == "drop")
+    assert ("near-duplicates left out" in found.reason) == (redundancy == "drop")
 
 
 WISHES = [
@@ -238,7 +267,8 @@ def test_what_has_no_label_is_never_dropped(tmp_path: Path) -> None:
     without = site.index.ids[labels < 0]
     assert done.counts["unlabelled"] == len(without) > 50
     assert np.isin(without, found.ids).all()
-    assert (found.weights[np.isin(found.ids, without)] == 1).all()
+    own = np.isin(found.ids, without)
+    assert found.weights[own].sum() / found.weights.sum() == pytest.approx(len(without) / COUNT)
     assert found.weights.mean() == pytest.approx(1)
     assert (np.diff(site.index.position_of(found.ids)) > 0).all(), "in the order of the data"
     part = Site(tmp_path / "part", make_index(labels))
@@ -249,6 +279,36 @@ def test_what_has_no_label_is_never_dropped(tmp_path: Path) -> None:
     wanted = make_selection(make_selector("uniform", {"share": 0.1}), chosen)
     rest = found.ids[~np.isin(found.ids, without)]
     np.testing.assert_array_equal(rest, part.index.ids[known][wanted.places])
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        SelectionWish("medoids", {"share": 0.1}, seed=2, epoch=4),
+        SelectionWish("craig", {"share": 0.2}, seed=2, epoch=4),
+        SelectionWish("infobatch", {"ratio": 0.6}, seed=2, epoch=4),
+    ],
+    ids=lambda wish: wish.selector,
+)
+def test_what_could_not_be_scored_weighs_no_more_than_where_all_is_selected_from(
+    tmp_path: Path, wish: SelectionWish
+) -> None:
+    labels = np.random.default_rng(1).integers(0, len(NAMES), COUNT)
+    labels[::10] = -1
+    site = Site(tmp_path, make_index(labels))
+    features = site.keep_all(version := site.push(proxy()))
+    site.run(record := site.record(version, wish))
+    found = site.selections.get(record.id)
+    selector = make_selector(wish.selector, wish.parameters)
+    known = columns(proxy(), features, labels, vectors="logits")
+    for column in known.values():
+        column[labels < 0] = np.nan
+    seen = samples(site.index.ids, labels, known, seed=2, epoch=4)
+    wanted = make_selection(selector, seen, clip=math.inf)
+    np.testing.assert_array_equal(found.ids, site.index.ids[wanted.places])
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-6)
+    own = np.isin(found.ids, site.index.ids[labels < 0])
+    assert found.weights[own].sum() / found.weights.sum() < 0.2
 
 
 def test_a_class_that_the_proxy_does_not_know_is_no_label(tmp_path: Path) -> None:
@@ -308,7 +368,7 @@ def photos(tmp_path: Path) -> Iterator[Site]:
     data = hw.open(write_labelled(tmp_path / "photos", 40, broken=3))
     crew = Crew(2, 2)
 
-    def extraction(version: ModelVersion) -> Extraction:
+    def extraction(version: ModelVersion, variation: Variation) -> Extraction:
         chain = Chain(OWN.pipeline(version))
         engine = Engine(Registry(tmp_path / "models").get(version.digest))
         return Extraction(lambda: data.store.reader(chain, (Offload(0),)), chain, engine, crew)
@@ -384,6 +444,10 @@ def test_rounds_of_a_run_know_of_each_other(site: Site, looks: Looks) -> None:
     assert set(shown.seen.tolist()) == {3}
     assert set(shown.last.tolist()) == {2}
     assert set(looks.seen[0].seen.tolist()) == {1}
+    table = site.selections.run("tester", NAME, "mine").before(3, site.index)
+    assert set(table.model.tolist()) == set(table.logits_model.tolist()) == {2}
+    assert table.notes["models"][2] == version.digest, "it says which proxy has shown it"
+    assert set(shown.judged.tolist()) == {2}
     site.run(site.record(version, history(WISH, 1, run="another")))
     assert set(looks.seen[-1].seen.tolist()) == {1}, "runs know nothing of each other"
 

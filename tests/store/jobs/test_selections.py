@@ -51,6 +51,34 @@ def test_a_job_that_is_none_has_no_selection(tmp_path: Path, job: str) -> None:
         Selections(tmp_path / "inner").get(job)
 
 
+def test_bytes_of_each_sample_are_there_and_are_checked(tmp_path: Path) -> None:
+    held, plain = Selections(tmp_path), make()
+    rows = np.random.default_rng(1).integers(0, 256, (50, 96)).astype(np.uint8)
+    kept = Kept(plain.ids, plain.weights, "photos", "v" * 32, rows)
+    held.put(JOB, kept)
+    found = held.get(JOB)
+    np.testing.assert_array_equal(found.chosen.rows, rows)
+    assert found.digest == kept.digest != plain.digest
+    path = tmp_path / f"{JOB}.arrow"
+    data = bytearray(path.read_bytes())
+    data[data.rindex(rows[7].tobytes()) + 5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WrongUse, match="is damaged; start another job"):
+        held.get(JOB)
+
+
+def test_large_ones_send_away_those_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 12_000)
+    held, plain = Selections(tmp_path), make()
+    for number, width in enumerate((1, 1, 100, 1, 400)):  # the last one is larger by itself, and stays
+        rows = np.zeros((50, width), np.uint8)
+        held.put(f"{number:016x}", Kept(plain.ids, plain.weights, "photos", "v" * 32, rows))
+        os.utime(tmp_path / f"{number:016x}.arrow", (number, number))
+        if number == 3:
+            assert sorted(int(path.stem) for path in tmp_path.iterdir()) == [1, 2, 3]
+    assert [int(path.stem) for path in tmp_path.iterdir()] == [4]
+
+
 def test_only_the_last_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SELECTIONS", 3)
     held = Selections(tmp_path)

@@ -35,6 +35,7 @@ from headwater.store.server.daemon import Daemon
 from headwater.store.server.tokens import SCOPES
 from headwater.store.wire import messages
 from headwater.store.wire.catalogue import combined
+from headwater.store.wire.jobmessages import JobQuery, JobStart, JobStop
 from headwater.store.wire.messages import (
     ACTIONS,
     BlocksRequest,
@@ -42,20 +43,19 @@ from headwater.store.wire.messages import (
     Hello,
     InboxSeal,
     IndexRequest,
-    JobQuery,
-    JobStart,
-    JobStop,
     LabelRequest,
+    ReadRequest,
+    Release,
+    Request,
+    SelectionRequest,
+)
+from headwater.store.wire.modelmessages import (
     ModelOffer,
     ModelPart,
     ModelQuery,
     ModelRollback,
     ModelSwitch,
     ModelTake,
-    ReadRequest,
-    Release,
-    Request,
-    SelectionRequest,
 )
 from headwater.store.wire.payloads import FACTS
 from held import JOB, NAME, held_versions, keep_selection, make_state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,16 +26,8 @@ from headwater.store.server.selected import SelectionDesk
 from headwater.store.server.state import State
 from headwater.store.server.studios import Studios
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
-    JobFacts,
-    JobList,
-    JobQuery,
-    JobStart,
-    JobStop,
-    Message,
-    SelectionRequest,
-    SelectionWish,
-)
+from headwater.store.wire.jobmessages import JobFacts, JobList, JobQuery, JobStart, JobStop, SelectionWish
+from headwater.store.wire.messages import Message, SelectionRequest
 from relabelling import small_model, write_photos
 from workshops import Workshop, open_workshop
 
@@ -228,20 +221,23 @@ def test_a_selection_from_its_start_to_its_pages(desk: JobDesk, shop: Workshop) 
     )
     version = shop.store.index.version
     pages = SelectionDesk(shop.desk, desk.selection)
+
+    def read(request: SelectionRequest) -> Any:
+        ((batch, _),) = pages.read(pages.find(request), request, "me", lambda: False)
+        return batch
+
     found = []
     for place in (0, 30):
         request = SelectionRequest("photos", version, "me", job.id, place, 30)
-        ((batch, _),) = pages.read(request, "me", lambda: False)
-        found += batch.column("id").to_pylist()
+        found += read(request).column("id").to_pylist()
     assert found == shop.store.index.ids.tolist()
-    ((batch, _),) = pages.read(SelectionRequest("photos", version, "me", job.id, 99), "me", lambda: False)
-    assert len(batch) == 0
+    assert len(read(SelectionRequest("photos", version, "me", job.id, 99))) == 0
     with pytest.raises(WrongUse, match="no selection of job 'none'"):
-        next(pages.read(SelectionRequest("photos", version, "me", "none"), "me", lambda: False))
+        read(SelectionRequest("photos", version, "me", "none"))
     with pytest.raises(DatasetStale):
-        next(pages.read(SelectionRequest("photos", "0" * 32, "me", job.id), "me", lambda: False))
+        read(SelectionRequest("photos", "0" * 32, "me", job.id))
     with pytest.raises(DatasetNotFound):
-        next(pages.read(SelectionRequest("others", version, "me", job.id), "me", lambda: False))
+        read(SelectionRequest("others", version, "me", job.id))
     counted = shop.desk.ledger.snapshot()
     assert counted["headwater_selected_total"]["chosen"] == COUNT  # type: ignore[index]
     assert counted["headwater_bytes_sent_total"]["selection"] == 12 * COUNT  # type: ignore[index]

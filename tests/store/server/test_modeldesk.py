@@ -30,7 +30,7 @@ from headwater.store.server.ledger import Ledger
 from headwater.store.server.modeldesk import ModelDesk
 from headwater.store.server.state import State
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
+from headwater.store.wire.modelmessages import (
     Arrived,
     InForce,
     Inventory,

@@ -13,6 +13,15 @@ from hypothesis import strategies as st
 from headwater.data.image import Limits
 from headwater.errors import HeadwaterError, WrongUse
 from headwater.store.wire import messages
+from headwater.store.wire.jobmessages import (
+    FailedSample,
+    JobFacts,
+    JobList,
+    JobQuery,
+    JobStart,
+    JobStop,
+    SelectionWish,
+)
 from headwater.store.wire.messages import (
     ACTIONS,
     CHANGES,
@@ -22,28 +31,20 @@ from headwater.store.wire.messages import (
     BlocksRequest,
     Complaint,
     DatasetFacts,
-    FailedSample,
     FeatureRequest,
     Guess,
     Hello,
     InboxSeal,
     IndexRequest,
-    JobFacts,
-    JobList,
-    JobQuery,
-    JobStart,
-    JobStop,
     LabelRequest,
-    ModelPart,
-    ModelSwitch,
     Prediction,
     ReadRequest,
     Release,
     SealedInbox,
     SelectionRequest,
-    SelectionWish,
     Welcome,
 )
+from headwater.store.wire.modelmessages import ModelPart, ModelSwitch
 
 READ = {"dataset": "photos", "version": "v", "client": "c", "ids": bytes(8)}
 REQUESTS = [

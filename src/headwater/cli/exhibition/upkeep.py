@@ -23,7 +23,8 @@ from headwater.store.client.predictions import Inquiry
 from headwater.store.jobs.record import DONE
 from headwater.store.labels import open_labels
 from headwater.store.pushing import push
-from headwater.store.wire.messages import JobFacts, Prediction
+from headwater.store.wire.jobmessages import JobFacts
+from headwater.store.wire.messages import Prediction
 from headwater.tune.predict import predict_at
 from headwater.tune.recipe import Recipe
 from headwater.tune.relabel import Access, Wish, relabel_at

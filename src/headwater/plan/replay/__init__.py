@@ -8,29 +8,30 @@ from __future__ import annotations
 
 from headwater.plan.replay.adaptive import Adaptive
 from headwater.plan.replay.course import Course
-from headwater.plan.replay.curvature import Curvature
+from headwater.plan.replay.curvature import Curvature, Fitted
 from headwater.plan.replay.drift import Inertia
-from headwater.plan.replay.lbfgs import Lbfgs
+from headwater.plan.replay.lbfgs import lbfgs
 from headwater.plan.replay.plan import ReplayPlan
 from headwater.plan.replay.policy import Decider, Policy
 from headwater.plan.replay.prior import Kronecker, Plain, Prior, Span, find_span
 from headwater.plan.replay.published import Published
-from headwater.plan.replay.secants import Secants
+from headwater.plan.replay.secants import secants
 
 __all__ = [
     "Adaptive",
     "Course",
     "Curvature",
     "Decider",
+    "Fitted",
     "Inertia",
     "Kronecker",
-    "Lbfgs",
     "Plain",
     "Policy",
     "Prior",
     "Published",
     "ReplayPlan",
-    "Secants",
     "Span",
     "find_span",
+    "lbfgs",
+    "secants",
 ]

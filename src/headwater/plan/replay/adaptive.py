@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import WrongUse
-from headwater.plan.replay.curvature import Curvature
-from headwater.plan.replay.lbfgs import Lbfgs
-from headwater.plan.replay.secants import Secants
+from headwater.plan.replay.curvature import Curvature, Fitted
+from headwater.plan.replay.lbfgs import lbfgs
+from headwater.plan.replay.secants import secants
 
-_GROW, _SHRINK = 1.3, 0.7
-_ROOM = 0.7
-"""The share of the tolerance below which the period grows."""
+_GROW, _SHRINK = 1.3, 0.5
+_ROOM, _FULL = 0.7, 0.8
+"""Shares of the tolerance: below the first the period grows, above the other it shrinks. What is added
+until the next computed step needs the rest."""
+_NEWS = 0.25
+"""A sample that leaves a batch kicks the offset: where so large a share of it is new, a step is computed."""
 _PATIENCE = 16
 """So many steps in a row are computed before approximating is given up."""
 
@@ -44,8 +47,8 @@ class Adaptive:
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
         if not convex:
-            return Lbfgs(pairs=2)  # which bends upwards, whatever it is told
-        return Secants(pairs=2 if noisy else 3)
+            return Fitted(lbfgs, pairs=2)  # which bends upwards, whatever it is told
+        return Fitted(secants, pairs=2 if noisy else 3)
 
 
 class _Spacing:
@@ -60,18 +63,19 @@ class _Spacing:
     def futile(self) -> bool:
         return self._in_a_row > _PATIENCE
 
-    def exact(self, step: int) -> bool:
+    def exact(self, step: int, news: float = 0.0) -> bool:
         self._now = step
-        if step > self._policy.burn_in and step - self._last < self._period:
+        if step > self._policy.burn_in and step - self._last < self._period and news < _NEWS:
             return False
+        late = step > self._policy.burn_in and step - self._last == 1
+        self._in_a_row = self._in_a_row + 1 if late else 0
         self._last = step
         return True
 
     def observe(self, error: float) -> None:
         if self._now <= self._policy.burn_in:
             return
-        self._in_a_row = self._in_a_row + 1 if self._period == 1 else 0
-        if error > self._policy.tolerance:
+        if error > _FULL * self._policy.tolerance:
             self._period = max(1, int(self._period * _SHRINK))
         elif error < _ROOM * self._policy.tolerance:
             longer = max(self._period + 1, int(self._period * _GROW))

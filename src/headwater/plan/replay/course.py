@@ -8,6 +8,12 @@ from headwater.plan.replay.drift import Drift, Inertia
 from headwater.plan.replay.policy import Policy
 from headwater.plan.replay.prior import Prior, Vector
 
+_SHARE = 0.75
+"""How much of the pull of steps to come is counted on. With a period T and noise, steps at a distance d from
+the end add T exp(-2 g d) to the square of the error, and cost 1 / T: the cost is least where T goes as
+exp(g d), and the error as exp(g d / 2), a share of a half. With all of it, T is as long as may be until steps
+must be trained to the end. Periods have a longest and a least, so what is best lies between."""
+
 
 class Course:
     """Asked and told step by step, from the first that saw a change.
@@ -20,7 +26,7 @@ class Course:
     ) -> None:
         self._decider = policy.begin()
         self._curvature = policy.curvature(noisy=noisy, convex=convex)
-        self._informed = policy.informed
+        self._informed, self._wary = policy.informed, policy.informed and convex
         self._drift = Drift(inertia, size, noisy=noisy)
         self._step = 0
 
@@ -43,22 +49,27 @@ class Course:
         """What is known of the Hessian without any computed step."""
         self._curvature.assume(prior)
 
-    def next_is_exact(self) -> bool:
-        """Whether the next step is to be computed; the very first costs nothing, and is not asked for."""
+    def next_is_exact(self, offset: Vector) -> bool:
+        """Whether the step at this offset is to be computed; the first costs nothing, and is not asked of."""
         self._step += 1
-        return self._decider.exact(self._step)
+        return self._decider.exact(self._step, self._curvature.news(offset) if self._wary else 0.0)
 
     def predict(self, offset: Vector, rate: float) -> Vector:
         """How the gradient changes with this offset, for an approximate step at this rate."""
         self._drift.approximated(rate)
         return self._curvature.times(offset)
 
-    def learn(self, offset: Vector, change: Vector, rate: float) -> None:
-        """What a computed step found: how the gradient changes with this offset."""
+    def learn(self, offset: Vector, change: Vector, rate: float, *, ahead: float = 0.0) -> None:
+        """What a computed step found: how the gradient changes with this offset.
+
+        `ahead` is the sum of the rates of the steps after it. What counts is the error in the end, and
+        steps to come pull back what is off now.
+        """
         self._drift.computed(rate, change - self._curvature.times(offset), self._curvature)
         self._curvature.observe(offset, change)
         length = float(np.linalg.norm(offset))
-        self._decider.observe(self.error / length if length > 0 else 0.0)
+        left = self._drift.left_after(_SHARE * ahead, self._curvature)
+        self._decider.observe(left / length if length > 0 else 0.0)
 
     def train(self, rates: float) -> None:
         """Steps were trained and not followed, at rates of this sum: what was off before is pulled back."""

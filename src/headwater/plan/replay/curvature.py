@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwater.plan.replay.prior import Plain, Prior, Response, Vector
 
+_ALIKE = 1e-6
+"""Directions of S S' below this share of its largest are left out: there moves differ by little more than
+their rounding, which would be blown up."""
 _FLAT = 1e-10
 """A pair with s.y below so many s.s says that there is no curvature, or one that turns over."""
 
@@ -30,6 +36,95 @@ class Curvature(Protocol):
     def respond(self, vector: Vector, response: Response) -> Vector:
         """Each direction of a vector multiplied by the response to how much it bends, about."""
         ...
+
+    def news(self, vector: Vector) -> float:
+        """The share of a vector that lies in no move of any pair, from 0 to 1."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """What pairs add to the product of a prior: `outwards' inwards v`, two thin products."""
+
+    inwards: Vector
+    outwards: Vector
+
+    def of(self, vector: Vector) -> Vector:
+        inside: Vector = self.inwards @ vector
+        added: Vector = inside @ self.outwards
+        return added
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Moves of length 1, what each did, and what the prior has for it, as rows; the last is last."""
+
+    moves: Vector
+    changes: Vector
+    bent: Vector
+
+    @cached_property
+    def inverse(self) -> Vector:
+        """Of the products of all moves with each other."""
+        wide = self.moves.astype(np.float64)
+        return invert(wide @ wide.T, _ALIKE).astype(np.float32)
+
+
+class Form(Protocol):
+    """How pairs correct a prior."""
+
+    def __call__(self, known: Known) -> Correction: ...
+
+
+class Fitted:
+    """B, from a prior and the last `pairs` that it was told, in a form. A `Curvature`."""
+
+    def __init__(self, form: Form, pairs: int) -> None:
+        self.form = form
+        self._pairs = Pairs(pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def assume(self, prior: Prior) -> None:
+        self._pairs.assume(prior)
+        if len(self._pairs):
+            self._correct()
+
+    def observe(self, move: Vector, change: Vector) -> bool:
+        if not self._pairs.add(move, change):
+            return False
+        self._correct()
+        return True
+
+    def times(self, vector: Vector) -> Vector:
+        if not len(self._pairs):
+            return np.zeros_like(vector)
+        product = self._pairs.base(vector)
+        product += self._correction.of(vector)
+        return product
+
+    def respond(self, vector: Vector, response: Response) -> Vector:
+        return self._pairs.respond(vector, response)
+
+    def news(self, vector: Vector) -> float:
+        square = float(np.vdot(vector, vector))
+        if not len(self._pairs) or not square:
+            return 1.0
+        along = self._known.moves @ vector
+        return float(np.sqrt(max(0.0, 1 - float(along @ self._known.inverse @ along) / square)))
+
+    def _correct(self) -> None:
+        self._known = self._pairs.known
+        self._correction = self.form(self._known)
+
+
+def invert(symmetric: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+    """The inverse, without the directions that have less than this share of what the largest has."""
+    values, turn = np.linalg.eigh(symmetric)
+    kept = np.abs(values) > least * np.abs(values).max()
+    found: NDArray[np.float64] = (turn[:, kept] / values[kept]) @ turn[:, kept].T
+    return found
 
 
 class Pairs:
@@ -72,9 +167,10 @@ class Pairs:
         return product
 
     @property
-    def bent(self) -> Vector:
-        """The scaled prior times each move."""
-        return np.stack(self._bent) * np.float32(self._scale)
+    def known(self) -> Known:
+        """All pairs, and the scaled prior times each move."""
+        bent = np.stack(self._bent) * np.float32(self._scale)
+        return Known(np.stack(self.moves), np.stack(self.changes), bent)
 
     def respond(self, vector: Vector, response: Response) -> Vector:
         """By the scaled prior alone."""

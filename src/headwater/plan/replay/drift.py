@@ -17,7 +17,7 @@ from headwater.plan.replay.curvature import Curvature
 from headwater.plan.replay.prior import Numbers, Vector
 
 _PULL = 0.3
-"""The share of what is known to bend that is counted on to pull errors back."""
+"""The share of what is known to bend counted on to pull errors back; L2 is known, and counts in full."""
 _NOISE = 2.5
 """What is seen at a step is the error of its batch; those of the steps between are others, and add to it."""
 
@@ -67,11 +67,18 @@ class Drift:
         """Steps of training at rates of this sum, which are off by nothing."""
         self._pull_back(rates * self._inertia.reach, curvature)
 
+    def left_after(self, rates: float, curvature: Curvature) -> float:
+        """How far the weights may be off after steps of training at rates of this sum, were they made."""
+        return self._factor * float(np.linalg.norm(self._left(rates * self._inertia.reach, curvature)))
+
     def _pull_back(self, reach: float, curvature: Curvature) -> None:
+        self._error = self._left(reach, curvature)
+
+    def _left(self, reach: float, curvature: Curvature) -> Vector:
         whole = np.array([reach])
-        self._error = curvature.respond(self._error, lambda bend: self._pulled(bend, whole)[..., 0])
+        return curvature.respond(self._error, lambda bend: self._pulled(bend, whole)[..., 0])
 
     def _pulled(self, bend: Numbers, reaches: NDArray[np.float64]) -> Numbers:
         """What is left of an error after each reach, by how much its direction bends."""
-        pull: Numbers = np.exp(-_PULL * np.multiply.outer(bend + self._inertia.decay, reaches))
+        pull: Numbers = np.exp(-np.multiply.outer(_PULL * bend + self._inertia.decay, reaches))
         return pull

@@ -10,8 +10,11 @@ from headwater.plan.replay.curvature import Curvature
 class Decider(Protocol):
     """One replay under a policy. Steps are counted from the first that saw a change, which is 0."""
 
-    def exact(self, step: int) -> bool:
-        """Whether this step is to be computed; asked once for each step, in their order."""
+    def exact(self, step: int, news: float = 0.0) -> bool:
+        """Whether this step is to be computed; asked once for each step, in their order.
+
+        `news` is the share of the offset of which no computed step has told anything.
+        """
         ...
 
     def observe(self, error: float) -> None:

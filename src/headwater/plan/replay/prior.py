@@ -59,6 +59,16 @@ class Span:
     rest: float
     bias: bool
 
+    @cached_property
+    def features(self) -> NDArray[np.float32]:
+        """Of each row what is by the features, in one piece."""
+        return np.ascontiguousarray(self.rows[:, :-1]) if self.bias else self.rows
+
+    @cached_property
+    def ends(self) -> NDArray[np.float32]:
+        """Of each row what is by the bias."""
+        return self.rows[:, -1].copy() if self.bias else np.zeros(len(self.rows), np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class Kronecker:
@@ -74,12 +84,18 @@ class Kronecker:
         matrix, bias = self._split(vector)
         features, ends = self._features, self._ends
         outer, rest = self._outer
-        inside = outer @ ((matrix @ features.T + bias[:, None] * ends) * self._above)
+        inside = matrix @ features.T
+        if self.span.bias:
+            inside += bias[:, None] * ends
+        inside *= self._above
+        inside = outer @ inside
         found = np.empty_like(vector)
         found_matrix, found_bias = self._split(found)
         np.matmul(rest, matrix, out=found_matrix)
         found_matrix += inside @ features
-        found_bias[:] = rest @ bias + inside @ ends
+        if self.span.bias:
+            np.matmul(inside, ends, out=found_bias)
+            found_bias += rest @ bias
         return found
 
     def respond(self, vector: Vector, response: Response) -> Vector:
@@ -112,11 +128,11 @@ class Kronecker:
 
     @property
     def _features(self) -> NDArray[np.float32]:
-        return self.span.rows[:, :-1] if self.span.bias else self.span.rows
+        return self.span.features
 
     @property
     def _ends(self) -> NDArray[np.float32]:
-        return self.span.rows[:, -1] if self.span.bias else np.zeros(len(self.span.rows), np.float32)
+        return self.span.ends
 
     def _split(self, vector: Vector) -> tuple[Vector, Vector]:
         """Matrix and bias as views; without a bias, one of zeros."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import WrongUse
-from headwater.plan.replay.curvature import Curvature
-from headwater.plan.replay.lbfgs import Lbfgs
+from headwater.plan.replay.curvature import Curvature, Fitted
+from headwater.plan.replay.lbfgs import lbfgs
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Published:
         return self
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
-        return Lbfgs(pairs=2)
+        return Fitted(lbfgs, pairs=2)
 
-    def exact(self, step: int) -> bool:
+    def exact(self, step: int, news: float = 0.0) -> bool:
         return step <= self.burn_in or (step - self.burn_in) % self.period == 0
 
     def observe(self, error: float) -> None:

@@ -9,9 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headwater.errors import DatasetStale, HeadwaterError, StoreLost, Unreachable
 from headwater.store.client.connection import Connection
 from headwater.store.client.errand import Abandoned, Errand
@@ -19,16 +16,17 @@ from headwater.store.client.jobs import JobClient
 from headwater.store.client.remote import RemoteStore
 from headwater.store.client.replicas import Replicas
 from headwater.store.jobs.record import DONE, UNFINISHED
-from headwater.store.wire import messages, pages, payloads
-from headwater.store.wire.messages import JobFacts, SelectionRequest
+from headwater.store.wire import messages, payloads, selectionpages
+from headwater.store.wire.jobmessages import JobFacts
+from headwater.store.wire.messages import SelectionRequest
 from headwater.store.wire.payloads import Damaged
+from headwater.store.wire.selectionpages import Chosen, join
 
 log = logging.getLogger("headwater")
 
 Over = Callable[[], bool]
 Begin = Callable[[Connection, JobClient], JobFacts]
 """Begins the job at a store."""
-Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 _SHORTEST_REST, _LONGEST_REST = 0.05, 2.0
 _LATE = 0.05  # of the time that it took: so much later than it came is an end seen
@@ -36,11 +34,10 @@ _LATE = 0.05  # of the time that it took: so much later than it came is an end s
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A job that is done, ids with a number each, and the bytes that crossed the link for both."""
+    """A job that is done, what it has chosen, and the bytes that crossed the link for both."""
 
     job: JobFacts
-    ids: NDArray[np.int64]
-    numbers: NDArray[np.float32]
+    chosen: Chosen
     bytes_moved: int
 
 
@@ -83,8 +80,8 @@ class Commission:
         if job.state != DONE:
             place, why = connection.address.place, job.error or "somebody ended it"
             raise HeadwaterError(f"the {self._what} at {place} {job.state}: {why}")
-        ids, numbers = self._fetch(connection, job)
-        return Answer(job, ids, numbers, jobs.bytes_moved + ids.nbytes + numbers.nbytes)
+        chosen = self._fetch(connection, job)
+        return Answer(job, chosen, jobs.bytes_moved + chosen.nbytes)
 
     def _wait(self, jobs: JobClient, job: JobFacts, over: Over, seen: Callable[[JobFacts], None]) -> JobFacts:
         """Until the job ends; a store that is being started again goes on with it."""
@@ -108,18 +105,17 @@ class Commission:
             seen(job)
         return job
 
-    def _fetch(self, connection: Connection, job: JobFacts) -> Rows:
+    def _fetch(self, connection: Connection, job: JobFacts) -> Chosen:
         """All pages; raises `HeadwaterError` if they are not what the job has come to."""
-        count, parts, start = job.counts.get("chosen", 0), [_NOTHING], 0
+        count, parts, start = job.counts.get("chosen", 0), [], 0
         while start < count <= len(self._store.index):
             parts.append(self._page(connection, job.id, start))
-            start += len(parts[-1][0])
-        ids, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
-        if pages.selection_digest(ids, numbers) != job.result:
+            start += len(parts[-1].ids)
+        if len({part.rows.shape[1] for part in parts}) > 1 or (found := join(parts)).digest() != job.result:
             raise HeadwaterError(f"what {connection.address.place} sends is not what its job has come to")
-        return ids, numbers
+        return found
 
-    def _page(self, connection: Connection, job: str, start: int) -> Rows:
+    def _page(self, connection: Connection, job: str, start: int) -> Chosen:
         known = self._store.known
         request = SelectionRequest(known.name, self._store.index.version, self._store.client, job, start)
         ticket = messages.encode(request)
@@ -127,11 +123,8 @@ class Commission:
         return Errand(Replicas([connection]), ticket, lambda reply: _accept(reply, seal)).run()
 
 
-_NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
-
-
-def _accept(reply: Sequence[tuple[Any, Any]], seal: int) -> Rows:
+def _accept(reply: Sequence[tuple[Any, Any]], seal: int) -> Chosen:
     if len(reply) != 1 or reply[0][1] is None or not len(reply[0][0]):
         raise Damaged(f"{len(reply)} pages of a selection instead of one")
     batch, digest = reply[0]
-    return pages.read_selection(batch, digest.to_pybytes(), seal=seal)
+    return selectionpages.read_selection(batch, digest.to_pybytes(), seal=seal)

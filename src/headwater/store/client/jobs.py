@@ -10,15 +10,8 @@ from headwater.errors import HeadwaterError
 from headwater.store.client.connection import Connection
 from headwater.store.client.opening import act
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
-    JobFacts,
-    JobList,
-    JobQuery,
-    JobStart,
-    JobStop,
-    Message,
-    SelectionWish,
-)
+from headwater.store.wire.jobmessages import JobFacts, JobList, JobQuery, JobStart, JobStop, SelectionWish
+from headwater.store.wire.messages import Message
 from headwater.store.wire.payloads import Damaged
 
 M = TypeVar("M", bound=Message)
@@ -45,10 +38,11 @@ class JobClient:
         bound: float = 0.0,
         hold: bool = False,
         selection: SelectionWish | None = None,
+        rows: bool = False,
     ) -> JobFacts:
         """Begin a job, or find the unfinished one that does the same; what it takes is in `JobStart`."""
         key = uuid.uuid4().hex
-        wish = JobStart(kind, dataset, model, key, opinions, over_imports, bound, hold, selection)
+        wish = JobStart(kind, dataset, model, key, opinions, over_imports, bound, hold, selection, rows)
         return self._act("job_start", wish, JobFacts)
 
     def look(self, ids: Sequence[str] = ()) -> list[JobFacts]:

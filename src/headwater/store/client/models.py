@@ -19,13 +19,11 @@ from headwater.store.client.connection import Connection, Passing, TimedOut
 from headwater.store.client.link import Link
 from headwater.store.client.opening import act
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
-    MOST_TICKET_BYTES,
-    PART_BYTES,
+from headwater.store.wire.messages import MOST_TICKET_BYTES, PART_BYTES, Message
+from headwater.store.wire.modelmessages import (
     Arrived,
     InForce,
     Inventory,
-    Message,
     ModelOffer,
     ModelPart,
     ModelQuery,

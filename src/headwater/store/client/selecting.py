@@ -13,7 +13,7 @@ from headwater.store.client.connection import Connection
 from headwater.store.client.jobs import JobClient
 from headwater.store.client.remote import RemoteStore
 from headwater.store.jobs.record import SELECT
-from headwater.store.wire.messages import JobFacts, SelectionWish
+from headwater.store.wire.jobmessages import JobFacts, SelectionWish
 
 Bring = Callable[[Connection], int]
 """Sees to it that a store holds the proxy; the bytes that crossed the link for it."""
@@ -21,7 +21,7 @@ Bring = Callable[[Connection], int]
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """Ids with weights, out of so many samples, and what it took.
+    """Ids with weights, not clipped, out of so many samples, and what it took.
 
     `counts` are what became of samples: scored, unlabelled, failed, chosen. `seconds` are those of scoring
     and choosing, at the slowest store; `bytes_moved` all that crossed the link for it, the proxy included.
@@ -55,8 +55,8 @@ class Selecting:
         found = self._commission.run(begin, over=over)
         figures = found.job.figures
         return Selected(
-            found.ids,
-            found.numbers,
+            found.chosen.ids,
+            found.chosen.weights,
             len(self._store.index),
             found.job.said,
             counts=found.job.counts,

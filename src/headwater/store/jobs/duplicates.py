@@ -1,5 +1,8 @@
 """Groups of near-duplicates, found where the samples lie: hashes or features stay, and groups go out.
 
+Of a part of a dataset hashes or features go out, for who has those of the other parts too: groups of parts do
+not tell those of the whole, in which another sample may lead.
+
 A class at a time, small ones together, because nothing is alike to what has another label: memory is that of
 the largest class. What was made is kept, so a process that is killed begins anew, and comes to it soon.
 """
@@ -34,6 +37,8 @@ Batch = tuple[Ids, NDArray[Any], tuple[Failed, ...]]
 
 BLOCK = 8192
 """Samples of the classes that are looked at together."""
+ROWS = "rows"
+"""The option of a job that hands out what tells samples apart."""
 _BITS = 128
 _REASON = 300
 
@@ -46,7 +51,9 @@ class Look(Protocol):
         ...
 
     def make(self, positions: Ids) -> Iterator[Batch]: ...
-    def group(self, rows: NDArray[Any], labels: Ids) -> Groups: ...
+    def group(self, rows: NDArray[Any], labels: Ids, ids: Ids) -> Groups:
+        """The same whatever the order of the samples."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,8 @@ class ByPictures:
                 self.prints.put(batch.positions, batch.hashes)
             yield batch.positions, batch.hashes, batch.failures
 
-    def group(self, rows: NDArray[Any], labels: Ids) -> Groups:
-        return group_hashes(rows, labels, most=self.most)
+    def group(self, rows: NDArray[Any], labels: Ids, ids: Ids) -> Groups:
+        return group_hashes(rows, labels, most=self.most, ids=ids)
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,8 @@ class ByFeatures:
                 self.features.put(batch.positions, batch.features)
             yield batch.positions, batch.features, batch.failures
 
-    def group(self, rows: NDArray[Any], labels: Ids) -> Groups:
-        return group_vectors(rows, labels, least=self.least)
+    def group(self, rows: NDArray[Any], labels: Ids, ids: Ids) -> Groups:
+        return group_vectors(rows, labels, least=self.least, ids=ids)
 
 
 @dataclass(frozen=True)
@@ -121,48 +128,73 @@ def check_bound(model: str, bound: float) -> None:
 def find_groups(gallery: Gallery, running: Running) -> None:
     """Group the samples of a dataset, and keep who is in a group, with the size of it, group after group.
 
-    Raises `DatasetStale`.
+    Where the job is to hand out rows, what tells each sample apart is kept, and nothing is grouped. Raises
+    `DatasetStale`.
     """
     record = running.record
     if record.version != gallery.index.version:
         raise DatasetStale(f"dataset {gallery.dataset!r} has another version by now; start another job")
     if record.result:  # it was done, and the process ended before it could say so
         return
+    looking = _Looking(gallery, running)
     try:
-        groups, counts = _Grouping(gallery, running).run()
+        kept, further = _keep_rows(gallery, looking) if record.options.get(ROWS) else _group(gallery, looking)
     except Gone:
         if not running.over():
             raise
         return
-    order, sizes = _fold(groups)
-    kept = Kept(gallery.index.ids[order], sizes, dataset=gallery.dataset, version=record.version)
     gallery.selections.put(record.id, kept)
-    counts = {**counts, "groups": int(groups.max(initial=-1)) + 1, "chosen": len(order)}
-    running.save(result=kept.digest, counts=counts)
+    running.save(result=kept.digest, counts={**looking.counts, **further, "chosen": len(kept.ids)})
 
 
-class _Grouping:
+def _group(gallery: Gallery, looking: _Looking) -> tuple[Kept, Mapping[str, int]]:
+    index, first = gallery.index, 0
+    groups = np.full(len(index), -1, np.int32)
+    pace = Pace(gallery.spend, looking.over)
+    for found, rows in looking.run():
+        with pace.turn(len(found)):
+            labels = index.labels[found].astype(np.int64)
+            numbers = gallery.look.group(rows, labels, index.ids[found])
+        groups[found] = np.where(numbers >= 0, numbers + first, -1)
+        first += int(numbers.max(initial=-1)) + 1
+    order, sizes = _fold(groups)
+    return Kept(index.ids[order], sizes, gallery.dataset, index.version), {"groups": first}
+
+
+def _keep_rows(gallery: Gallery, looking: _Looking) -> tuple[Kept, Mapping[str, int]]:
+    index = gallery.index
+    parts = [(found, as_bytes(rows)) for found, rows in looking.run() if len(found)]
+    if not parts:
+        return Kept(index.ids[:0], np.empty(0, np.float32), gallery.dataset, index.version), {}
+    found = np.concatenate([part[0] for part in parts])
+    order = np.argsort(found)
+    rows = np.concatenate([part[1] for part in parts])[order]
+    ids = index.ids[found[order]]
+    return Kept(ids, np.ones(len(ids), np.float32), gallery.dataset, index.version, rows), {}
+
+
+def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Rows of numbers as they cross a link, little-endian: (n, bytes)."""
+    flat = rows.reshape(len(rows), -1)
+    return np.ascontiguousarray(flat, flat.dtype.newbyteorder("<")).view(np.uint8)
+
+
+class _Looking:
     """One pass over a dataset, class after class."""
 
     def __init__(self, gallery: Gallery, running: Running) -> None:
         self._gallery, self._running = gallery, running
-        self._counts = {"looked_at": 0, "failed": 0}
+        self.over = running.over
+        self.counts = {"looked_at": 0, "failed": 0}
 
-    def run(self) -> tuple[Groups, Mapping[str, int]]:
-        """A number for each sample, -1 for what is alone. Raises `Gone` if the job is over before it ends."""
-        index, running = self._gallery.index, self._running
+    def run(self) -> Iterator[tuple[Ids, NDArray[Any]]]:
+        """Positions with a row each. Raises `Gone` if the job is over before it ends."""
+        index, running, done = self._gallery.index, self._running, 0
         running.save(total=len(index), cursor=0, counts={}, failures=())
-        groups, done, first = np.full(len(index), -1, np.int32), 0, 0
-        pace = Pace(self._gallery.spend, running.over)
         for positions in _stretches(index.labels):
-            found, rows = self._find(positions)
-            with pace.turn(len(found)):
-                numbers = self._gallery.look.group(rows, index.labels[found].astype(np.int64))
-            groups[found] = np.where(numbers >= 0, numbers + first, -1)
-            first += int(numbers.max(initial=-1)) + 1
+            yield self._find(positions)
             done += len(positions)
             running.show(cursor=done)
-        return groups, self._counts
 
     def _find(self, positions: Ids) -> tuple[Ids, NDArray[Any]]:
         """Positions that ascend within a class, and a row for each of which there is one."""
@@ -178,7 +210,7 @@ class _Grouping:
         if not made:
             return positions[:0], np.empty((0, 1, 1), np.uint64)
         found, rows = np.concatenate([part[0] for part in made]), np.concatenate([part[1] for part in made])
-        self._counts["looked_at"] += len(found)
+        self.counts["looked_at"] += len(found)
         order = np.argsort(found)
         return found[order], rows[order]
 
@@ -186,7 +218,7 @@ class _Grouping:
         if failures:
             key = self._gallery.index.key
             named = tuple(Failing(one.id, key(one.position), str(one.error)[:_REASON]) for one in failures)
-            self._counts["failed"] += len(failures)
+            self.counts["failed"] += len(failures)
             self._running.show(failures=self._running.record.counting({}, named).failures)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from headwater.data.atomic import replacing
-from headwater.store.wire.messages import FailedSample, JobFacts, SelectionWish
+from headwater.store.wire.jobmessages import FailedSample, JobFacts, SelectionWish
 
 log = logging.getLogger("headwater")
 

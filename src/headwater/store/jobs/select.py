@@ -7,6 +7,7 @@ scoring until the end, so a process that is killed begins it anew, and comes to 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -26,16 +27,16 @@ from headwater.models.runtime import make_head
 from headwater.models.version import ModelVersion
 from headwater.select.samples import Samples
 from headwater.select.scoring import Gradients, score
-from headwater.select.selecting import Selector, make_selection, select_all
+from headwater.select.selecting import Selector, select_all, select_among
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
-from headwater.store.features import Features
+from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs.pace import Pace, Turn
 from headwater.store.jobs.record import Failing
 from headwater.store.jobs.runner import Running
 from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
 from headwater.store.loads import Load
-from headwater.store.wire.messages import SelectionWish
+from headwater.store.wire.jobmessages import SelectionWish
 
 PROXY = "proxy"
 """What stands as `by` in `made` of a version that serves selection alone; `run` says which run's."""
@@ -55,7 +56,8 @@ _REASON = 300
 class Sieve:
     """Where it is done: a dataset, the models, how images become features, and where selections are kept.
 
-    `features` gives what is kept of a version's features, or None. `turn` is for work that stands in line
+    `features` gives what is kept of a version's features, or None; `extraction` makes them of images that
+    were varied so. `turn` is for work that stands in line
     with models, `spend` for what needs CPU and no place there. `in_use` are versions that may not go.
     `counted` is told what became of samples. `loads` is what it took to send samples lately, if it is known.
     """
@@ -65,7 +67,7 @@ class Sieve:
     registry: Registry
     selections: Selections
     features: Callable[[ModelVersion], Features | None]
-    extraction: Callable[[ModelVersion], Extraction]
+    extraction: Callable[[ModelVersion, Variation], Extraction]
     turn: Turn = lambda seconds: nullcontext()
     spend: Turn = lambda seconds: nullcontext()
     in_use: Callable[[], set[str]] = set
@@ -87,6 +89,7 @@ def select(sieve: Sieve, running: Running) -> None:
     """Score all samples of a dataset and keep what the job's selector chooses of them.
 
     A sample without a label that the model knows, and one that could not be scored, is always among them.
+    Weights are not clipped, and near-duplicates are not looked for: these may lie at other stores.
     Raises `DatasetStale`, `ModelNotFound`, and `WrongUse` for a selector or a model that cannot be used here.
     """
     record, wish = running.record, running.record.selection
@@ -98,7 +101,8 @@ def select(sieve: Sieve, running: Running) -> None:
     if not record.result:  # else it was done, and the process ended before it had tidied up
         version = sieve.registry.version(record.model)
         try:
-            found = _Scoring(sieve, running, version, vectors=_gradients(selector, wish, version)).run()
+            vectors = _gradients(selector, wish, version)
+            found = _Scoring(sieve, running, version, variation_of(wish), vectors=vectors).run()
             if found is None:
                 return
             _conclude(sieve, running, found, _Choosing(sieve, running, selector).run(found, run))
@@ -107,6 +111,11 @@ def select(sieve: Sieve, running: Running) -> None:
                 raise
             return
     _tidy(sieve, wish, record.model, run)
+
+
+def variation_of(wish: SelectionWish) -> Variation:
+    """How images are varied before they are scored."""
+    return Variation(seed=wish.seed, epoch=wish.epoch) if wish.drawn else OWN
 
 
 def _conclude(sieve: Sieve, running: Running, found: _Found, chosen: _Chosen) -> None:
@@ -151,11 +160,19 @@ class _Scoring:
     """One pass of a proxy over a dataset."""
 
     def __init__(
-        self, sieve: Sieve, running: Running, version: ModelVersion, *, vectors: Gradients | None
+        self,
+        sieve: Sieve,
+        running: Running,
+        version: ModelVersion,
+        variation: Variation,
+        *,
+        vectors: Gradients | None,
     ) -> None:
         self._sieve, self._running, self._version, self._gradients = sieve, running, version, vectors
+        self._variation = variation
         self._targets = _Targets(sieve.index, version)
-        self._features = sieve.features(version) if _lasts(sieve.registry, version) else None
+        lasting = variation.is_own and _lasts(sieve.registry, version)  # no epoch has another's crops
+        self._features = sieve.features(version) if lasting else None
         self._head = make_head(sieve.registry.get(version.digest))
         self._extraction: Extraction | None = None
         self._columns: dict[str, NDArray[Any]] = {
@@ -200,9 +217,10 @@ class _Scoring:
         if not len(positions):
             return []
         if self._extraction is None:
-            self._extraction = self._sieve.extraction(self._version)
+            self._extraction = self._sieve.extraction(self._version, self._variation)
         made, features = [], []
-        for batch in self._extraction.run(positions, self._sieve.index.ids[positions]):
+        ids, epoch = self._sieve.index.ids[positions], self._variation.epoch
+        for batch in self._extraction.run(positions, ids, epoch=epoch):
             made.append(batch.positions)
             features.append(batch.features)
             self._fail(batch.failures)
@@ -300,8 +318,9 @@ class _Choosing:
         sieve, wish = self._sieve, self._running.record.selection
         assert wish is not None
         begun, index = sieve.clock(), sieve.index
-        signals = None if run is None else _add_round(run.before(wish.epoch, index), found, wish, index)
+        signals = None if run is None else run.before(wish.epoch, index)
         if signals is not None:
+            _add_round(signals, found, wish, index, model=self._running.record.model)
             self._pace.seconds = signals.notes.get(_STATE, {}).get(_SECONDS, 0.0)
         selection = self._choose(_samples(sieve, wish, found, signals), found.known)
         if signals is not None:
@@ -317,13 +336,13 @@ class _Choosing:
             return _select_known(self._selector, samples, known)
 
 
-def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index) -> Signals:
-    (known,) = np.nonzero(found.known)
+def _add_round(signals: Signals, found: _Found, wish: SelectionWish, index: Index, *, model: str) -> None:
+    (known,), number = np.nonzero(found.known), signals.number_model(model)
     for begin in range(0, len(known), BLOCK):
         at = known[begin : begin + BLOCK]
         loss, probability, margin = (found.columns[name][at] for name in ("loss", "probability", "margin"))
-        signals.record(index.ids[at], loss, epoch=wish.epoch, probability=probability, margin=margin)
-    return signals
+        said = {"probability": probability, "margin": margin}
+        signals.record(index.ids[at], loss, epoch=wish.epoch, model=number, **said)
 
 
 def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals | None) -> Samples:
@@ -342,9 +361,10 @@ def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals 
         state = signals.notes.get(_STATE, {}).get("state", {})
         columns |= {"smoothed": signals.smoothed, "peak": signals.peak, "deviation": signals.deviation}
         columns |= {"seen": signals.seen, "last": signals.epoch, "bucket": signals.bucket}
+        columns["judged"] = signals.logits_epoch
     else:
         columns |= {"smoothed": columns["loss"], "peak": columns["loss"]}
-        once = {"seen": 1, "last": wish.epoch}
+        once = {"seen": 1, "last": wish.epoch, "judged": wish.epoch}
         columns |= {name: np.broadcast_to(np.int32(value), len(index)) for name, value in once.items()}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
     return Samples.of(index.ids, index.labels, state=state, **facts, **columns)
@@ -354,31 +374,17 @@ def _select_known(selector: Selector, samples: Samples, known: NDArray[np.bool_]
     """A selection among those of which something is known, and all others with them."""
     if not known.any():
         return select_all(samples, name=selector.name, reason="everything: no sample could be scored")
-    part = samples if known.all() else samples.take(known)
-    missing = _unknown(selector, part)
-    selection = (
-        select_all(part, name=selector.name, reason=f"everything: nothing is known of {missing!r} yet")
-        if missing
-        else make_selection(selector, part)
-    )
-    if known.all():
-        return selection
-    (rows,), (rest,) = np.nonzero(known), np.nonzero(~known)
-    places = np.concatenate((rows[selection.places], rest))
-    weights = np.concatenate((selection.weights, np.ones(len(rest), np.float32)))
-    order = np.argsort(places, kind="stable")
-    reason = f"{selection.reason}, and {len(rest):,} that could not be scored"
-    return Selection(
-        *(selection.selector, selection.epoch, places[order], weights[order], reason),
-        buckets=selection.buckets,
-        state=selection.state,
-    )
+    if missing := _unknown(selector, samples, known):
+        reason = f"everything: nothing is known of {missing!r} yet"
+        return select_all(samples, name=selector.name, reason=reason)
+    # Who has all stores' parts clips them.
+    return select_among(selector, samples, known, clip=math.inf)
 
 
-def _unknown(selector: Selector, samples: Samples) -> str:
-    """A column that the selector learns from and that says nothing of any sample; empty if there is none."""
+def _unknown(selector: Selector, samples: Samples, known: NDArray[np.bool_]) -> str:
+    """A column that the selector learns from and that says nothing of any known sample; empty if none."""
     columns = ((name, getattr(samples, name)) for name in selector.needs)
-    return next((name for name, column in columns if column is None or np.isnan(column).all()), "")
+    return next((name for name, column in columns if column is None or np.isnan(column[known]).all()), "")
 
 
 def _tidy(sieve: Sieve, wish: SelectionWish, model: str, run: Run | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from headwater.errors import StateMismatch, WrongUse
 from headwater.measure.signalfile import as_batch, read_signals
 from headwater.measure.signals import Signals
 from headwater.models.version import canonical, digest_of
-from headwater.store.wire.pages import SELECTION, selection_digest
+from headwater.store.wire.selectionpages import Chosen
 
 log = logging.getLogger("headwater")
 
 MOST_SELECTIONS = 32
 """That are kept; the oldest goes first."""
+MOST_BYTES = 1 << 30
+"""Of all that are kept: those with bytes of each sample are large. The one that was put last stays."""
 MOST_RUNS = 8
 """Of which it is kept what they have shown; the one that was not heard of for longest goes first."""
 
@@ -36,16 +39,26 @@ _SUFFIX = ".arrow"
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A selection: ids that ascend in the order of the data, a weight each, and of which data."""
+    """A selection: ids that ascend in the order of the data, a weight each, and of which data.
+
+    `rows` are bytes that tell each apart, where the job was asked for them.
+    """
 
     ids: NDArray[np.int64]
     weights: NDArray[np.float32]
     dataset: str
     version: str
+    rows: NDArray[np.uint8] | None = None
+
+    @property
+    def chosen(self) -> Chosen:
+        """As it goes out."""
+        rows = np.empty((len(self.ids), 0), np.uint8) if self.rows is None else self.rows
+        return Chosen(self.ids, self.weights, rows)
 
     @property
     def digest(self) -> str:
-        return selection_digest(self.ids, self.weights)
+        return self.chosen.digest()
 
 
 class Selections:
@@ -60,12 +73,11 @@ class Selections:
     def put(self, job: str, kept: Kept) -> None:
         """On disk when this returns; older ones may be gone."""
         _prepare(self._folder)
-        columns = [pa.array(kept.ids, pa.int64()), pa.array(kept.weights, pa.float32())]
-        batch = pa.RecordBatch.from_arrays(columns, schema=SELECTION)
+        batch = kept.chosen.batch()
         header: dict[str, Any] = {"format": _FORMAT, "dataset": kept.dataset, "version": kept.version}
         header["content"] = content_digest(batch, header)
         write_batch(self._path(job), batch.replace_schema_metadata({_HEADER: msgspec.json.encode(header)}))
-        for path in _oldest(self._folder.glob(f"*{_SUFFIX}"), but=MOST_SELECTIONS):
+        for path in _to_go(self._folder.glob(f"*{_SUFFIX}")):
             path.unlink(missing_ok=True)
 
     def get(self, job: str) -> Kept:
@@ -138,10 +150,21 @@ def _epoch(path: Path) -> int:
     return int(path.stem)
 
 
-def _oldest(paths: Any, *, but: int) -> list[Path]:
+def _oldest(paths: Iterable[Path], *, but: int) -> list[Path]:
     """All that are there, the newest so many left out."""
     found = sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
     return found[: max(0, len(found) - but)]
+
+
+def _to_go(paths: Iterable[Path]) -> list[Path]:
+    """Selections that are too many, or with those after them too large."""
+    newest = _oldest(paths, but=0)[::-1]
+    sizes = np.cumsum([path.stat().st_size for path in newest])
+    return [
+        path
+        for number, path in enumerate(newest)
+        if number and (number >= MOST_SELECTIONS or sizes[number] > MOST_BYTES)
+    ]
 
 
 def _read(path: Path) -> Kept:
@@ -150,5 +173,5 @@ def _read(path: Path) -> Kept:
     batch.validate(full=True)
     if header.pop("content") != content_digest(batch, header) or header["format"] != _FORMAT:
         raise ValueError("its digest does not match its content")
-    ids, weights = (batch.column(name).to_numpy(zero_copy_only=True) for name in SELECTION.names)
-    return Kept(ids, weights, header["dataset"], header["version"])
+    found = Chosen.of(batch)
+    return Kept(found.ids, found.weights, header["dataset"], header["version"], found.rows)

@@ -22,7 +22,16 @@ from headwater.errors import (
     WrongUse,
 )
 from headwater.models.version import ModelVersion
-from headwater.store.jobs.duplicates import ByFeatures, ByPictures, Gallery, Look, check_bound, find_groups
+from headwater.store.features import OWN, Variation
+from headwater.store.jobs.duplicates import (
+    ROWS,
+    ByFeatures,
+    ByPictures,
+    Gallery,
+    Look,
+    check_bound,
+    find_groups,
+)
 from headwater.store.jobs.quantise import HOLD, Kiln, quantise
 from headwater.store.jobs.record import (
     DUPLICATES,
@@ -48,7 +57,8 @@ from headwater.store.server.studios import Studio, Studios
 from headwater.store.server.talk import Answer
 from headwater.store.server.workers import WorkersFailed
 from headwater.store.wire import messages
-from headwater.store.wire.messages import JobFacts, JobList, JobQuery, JobStart, JobStop, Message
+from headwater.store.wire.jobmessages import JobFacts, JobList, JobQuery, JobStart, JobStop
+from headwater.store.wire.messages import Message
 
 log = logging.getLogger("headwater")
 
@@ -248,7 +258,7 @@ class JobDesk:
             registry=state.registry,
             selections=selections_of(state),
             features=lambda version: self._studio(record, version).kept(),
-            extraction=lambda version: self._studio(record, version).extraction(
+            extraction=lambda version, variation: self._studio(record, version, variation).extraction(
                 asker, self._selecting, prints=self._studios.fingerprints(record.dataset)
             ),
             turn=lambda seconds: self._studios.engines.turn(seconds, asker, memory=0),
@@ -278,9 +288,9 @@ class JobDesk:
         prints = self._studios.fingerprinting(record.dataset, asker, self._selecting)
         return ByPictures(index, prints, int(record.bound), self._studios.fingerprints(record.dataset))
 
-    def _studio(self, record: JobRecord, version: ModelVersion) -> Studio:
+    def _studio(self, record: JobRecord, version: ModelVersion, variation: Variation = OWN) -> Studio:
         """Raises `DatasetStale`: an inbox that is sealed meanwhile has another version."""
-        studio = self._studios.open(record.dataset, version)
+        studio = self._studios.open(record.dataset, version, variation)
         if studio.store.index.version != record.version:
             raise DatasetStale(f"dataset {record.dataset!r} has another version by now; start another job")
         return studio
@@ -320,7 +330,9 @@ def _options(asked: JobStart) -> dict[str, bool]:
     """What a job of this kind can be told."""
     if asked.kind == QUANTISE:
         return {HOLD: asked.hold}
-    if asked.kind in (SELECT, DUPLICATES):
+    if asked.kind == DUPLICATES:
+        return {ROWS: asked.rows}
+    if asked.kind == SELECT:
         return {}
     return {"opinions": asked.opinions, "over_imports": asked.over_imports}
 

@@ -25,11 +25,11 @@ from headwater.store.server.state import State
 from headwater.store.server.talk import Answer
 from headwater.store.server.uploads import Upload, Uploads
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
+from headwater.store.wire.messages import Message
+from headwater.store.wire.modelmessages import (
     Arrived,
     InForce,
     Inventory,
-    Message,
     ModelOffer,
     ModelPart,
     ModelQuery,

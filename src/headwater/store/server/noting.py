@@ -9,17 +9,9 @@ from headwater.errors import HeadwaterError
 from headwater.models.version import ModelVersion
 from headwater.store.server.linefile import Fact
 from headwater.store.wire import messages
-from headwater.store.wire.messages import (
-    InboxSeal,
-    JobStart,
-    JobStop,
-    Message,
-    ModelOffer,
-    ModelRollback,
-    ModelSwitch,
-    ModelTake,
-    Release,
-)
+from headwater.store.wire.jobmessages import JobStart, JobStop
+from headwater.store.wire.messages import InboxSeal, Message, Release
+from headwater.store.wire.modelmessages import ModelOffer, ModelRollback, ModelSwitch, ModelTake
 
 ADDED_UP = frozenset({"status", "models", "model_part", "jobs"})
 """Asked for again and again, by whoever watches or sends: a line tells of many."""

@@ -12,9 +12,9 @@ from headwater.errors import WrongUse
 from headwater.store.jobs.selections import Kept
 from headwater.store.server.desk import Desk
 from headwater.store.wire.messages import SelectionRequest
-from headwater.store.wire.pages import SELECTION_ROWS, selection_page
+from headwater.store.wire.selectionpages import Chosen, most_rows, selection_page
 
-_ROW_BYTES = 12
+_ROW_BYTES = 12  # of an id and its number
 
 
 class SelectionDesk:
@@ -25,21 +25,31 @@ class SelectionDesk:
         self._lock = threading.Lock()
         self._last: tuple[str, Kept] | None = None
 
-    def read(
-        self, request: SelectionRequest, caller: str, gone: Callable[[], bool], seal: int = 0
-    ) -> Iterator[Any]:
-        """One page and its digest; raises `WrongUse` for a job that selected nothing of this dataset."""
+    def find(self, request: SelectionRequest) -> Chosen:
+        """What a request is about; raises `WrongUse` for a job that selected nothing of this dataset."""
         self._desk.find(request.dataset, request.version)
         kept = self._open(request.job)
         if (kept.dataset, kept.version) != (request.dataset, request.version):
             raise WrongUse(f"job {request.job!r} is none of dataset {request.dataset!r}; start another")
+        return kept.chosen
+
+    def read(
+        self,
+        chosen: Chosen,
+        request: SelectionRequest,
+        caller: str,
+        gone: Callable[[], bool],
+        seal: int = 0,
+    ) -> Iterator[Any]:
+        """One page and its digest."""
 
         def page() -> tuple[pa.RecordBatch, bytes]:
-            batch, digest = selection_page(kept.ids, kept.weights, request.start, request.rows, seal=seal)
+            batch, digest = selection_page(chosen, request.start, request.rows, seal=seal)
             self._desk.ledger.add("headwater_bytes_sent_total", batch.nbytes, "selection")
             return batch, digest
 
-        size = _ROW_BYTES * min(request.rows or SELECTION_ROWS, SELECTION_ROWS)
+        width = chosen.rows.shape[1]
+        size = (_ROW_BYTES + width) * min(request.rows or most_rows(width), most_rows(width))
         yield from self._desk.send(page, (caller, request.client), size=size, gone=gone)
 
     def _open(self, job: str) -> Kept:

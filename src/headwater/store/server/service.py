@@ -210,8 +210,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             rows = self._labels.read(request, call.who[0], call.gone, call.seal)
             return flight.GeneratorStream(labelpages.SCHEMA, self._send(call, rows), options=_compressed())
         if isinstance(request, SelectionRequest):
-            page = self._selections.read(request, call.who[0], call.gone, call.seal)
-            return flight.GeneratorStream(pages.SELECTION, self._send(call, page))
+            chosen = self._selections.find(request)
+            page = self._selections.read(chosen, request, call.who[0], call.gone, call.seal)
+            return flight.GeneratorStream(chosen.schema, self._send(call, page))
         if isinstance(request, IndexRequest):
             return self._index(request, call)
         return self._blocks(request, call)

@@ -20,13 +20,6 @@ from headwater.store.wire.payloads import Damaged
 ROWS = 50_000
 """Rows of a page, if nobody asks for fewer."""
 
-SELECTION = pa.schema(
-    [pa.field("id", pa.int64(), nullable=False), pa.field("weight", pa.float32(), nullable=False)]
-)
-"""Columns of what was selected."""
-SELECTION_ROWS = 1 << 16
-"""Rows of a page of it, if nobody asks for fewer."""
-
 _HEADER = b"headwater.index"
 
 
@@ -131,44 +124,6 @@ def blocks_digest(starts: NDArray[np.int64], seal: int) -> bytes:
     """Of the blocks' first positions, and of the request that asked for them."""
     content = seal.to_bytes(8, "little") + np.ascontiguousarray(starts, "<i8").tobytes()
     return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def selection_page(
-    ids: NDArray[np.int64], weights: NDArray[np.float32], start: int, rows: int, *, seal: int
-) -> tuple[pa.RecordBatch, bytes]:
-    """Rows start..start+rows-1 of a selection, and the digest of them and of the request."""
-    part = slice(start, start + min(rows or SELECTION_ROWS, SELECTION_ROWS))
-    columns = [pa.array(ids[part], pa.int64()), pa.array(weights[part], pa.float32())]
-    batch = pa.RecordBatch.from_arrays(columns, schema=SELECTION)
-    return batch, _sealed(ids[part], weights[part], seal)
-
-
-def read_selection(
-    batch: pa.RecordBatch, digest: bytes, *, seal: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Ids and weights of a page; raises `Damaged` if it is not what was asked for, as it was sent."""
-    try:
-        batch.validate(full=True)
-        if batch.schema.remove_metadata() != SELECTION:
-            raise ValueError(f"columns {batch.schema.names}")
-        ids, weights = (batch.column(name).to_numpy() for name in SELECTION.names)
-    except (pa.ArrowException, ValueError) as error:
-        raise Damaged(f"a page of a selection cannot be used: {error}") from error
-    if _sealed(ids, weights, seal) != digest:
-        raise Damaged("a page of a selection has a wrong digest")
-    return ids, weights
-
-
-def _sealed(ids: NDArray[np.int64], weights: NDArray[np.float32], seal: int) -> bytes:
-    return bytes.fromhex(selection_digest(ids, weights, seal.to_bytes(8, "little")))
-
-
-def selection_digest(ids: NDArray[np.int64], weights: NDArray[np.float32], before: bytes = b"") -> str:
-    """BLAKE2b-128 of all ids and then all weights, little-endian."""
-    state = hashlib.blake2b(before, digest_size=16)
-    state.update(np.ascontiguousarray(ids, "<i8").data)
-    state.update(np.ascontiguousarray(weights, "<f4").data)
-    return state.hexdigest()
 
 
 def content_of(index: Index) -> str:

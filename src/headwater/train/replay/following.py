@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from headwater.plan.replay import Course, Inertia, Policy, ReplayPlan
 from headwater.train.replay.motion import Motion
@@ -73,6 +75,7 @@ class Follower:
         file, (first, visits) = self._file, self._request.walk()
         begin = 0 if self._writer is not None else file.mark_before(first)[0]
         self._first = first
+        self._ahead = self._sum_up_rates()
         for visit, moment in zip(islice(visits, begin, None), file.moments(begin), strict=True):
             if visit.number % file.header.every == 0:
                 self._old.set(*file.mark_before(visit.number)[1:])
@@ -129,13 +132,13 @@ class Follower:
         change = self._react(visit, moment, gradient)
         if visit.changed:
             place = self._old.place + self._offset.place
-            change *= np.float32(visit.size)
-            change += np.float32(len(visit.leaving) - len(visit.joining)) * gradient
+            now = torch.from_numpy(change).mul_(visit.size)
+            now.add_(torch.from_numpy(gradient), alpha=len(visit.leaving) - len(visit.joining))
             if len(visit.leaving):
-                change -= self._sum(visit.leaving, place)
+                now.sub_(torch.from_numpy(self._sum(visit.leaving, place)))
             if len(visit.joining):
-                change += self._sum(visit.joining, place)
-            change /= np.float32(visit.now)
+                now.add_(torch.from_numpy(self._sum(visit.joining, place)))
+            now.div_(visit.now)
         return change
 
     def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
@@ -144,13 +147,13 @@ class Follower:
             self._exact.append(visit.number)  # for nothing
             return np.zeros_like(gradient)
         rate, offset = self._rule.mean(moment.rates), self._offset.place
-        if not self._course.next_is_exact():
+        if not self._course.next_is_exact(offset):
             return self._course.predict(offset, rate)
         self._inform(visit.number)
         known, size = gradient * np.float32(visit.size), np.float32(visit.size)
         parts = self._data.parts(visit.members)
         change = self._objective.change(self._old.place, offset, parts, known=known) / size
-        self._course.learn(offset, change, rate)
+        self._course.learn(offset, change, rate, ahead=float(self._ahead[visit.number]))
         self._exact.append(visit.number)
         self._rows += visit.size
         return change
@@ -160,6 +163,12 @@ class Follower:
         if self._sketch is not None and step >= self._look_at:
             self._course.assume(self._sketch.at(self._old.place))
             self._look_at = step + 1 + int(_PATIENCE * (step - self._first))
+
+    def _sum_up_rates(self) -> NDArray[np.float64]:
+        """Of all steps after each."""
+        rates = np.array([self._rule.mean(each) for each in self._file.rates(0)])
+        ahead: NDArray[np.float64] = rates[::-1].cumsum()[::-1] - rates
+        return ahead
 
     def _train(self, new: Motion, visit: Visit, moment: Moment) -> Vector | None:
         """A step of the new run by itself."""

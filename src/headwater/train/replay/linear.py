@@ -162,14 +162,21 @@ class _Total:
 
     def __init__(self, head: LinearHead) -> None:
         edge = head.outputs * head.features
-        self._head, self._flat = head, torch.zeros(edge + head.outputs)
+        self._head, self._flat, self._begun = head, torch.empty(edge + head.outputs), False
         self._matrix, self._bias = self._flat[:edge].view(head.outputs, head.features), self._flat[edge:]
 
     def add(self, slopes: Tensor, x: Tensor) -> None:
-        self._matrix.addmm_(slopes.T, x)
-        self._bias += slopes.sum(0)
+        # The first part overwrites: most sums are over a few samples, and zeros would cost as much.
+        self._matrix.addmm_(slopes.T, x, beta=int(self._begun))
+        if self._begun:
+            self._bias += slopes.sum(0)
+        else:
+            torch.sum(slopes, 0, out=self._bias)
+        self._begun = True
 
     def flat(self) -> Vector:
+        if not self._begun:
+            self._flat.zero_()
         if self._head.shifting is not None:
             mean, scale = self._head._shifts
             self._matrix.addr_(self._bias, mean, alpha=-1).mul_(scale)

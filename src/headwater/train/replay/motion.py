@@ -43,6 +43,8 @@ class Rule:
 
     def mean(self, numbers: NDArray[np.float64]) -> float:
         """One number for all groups, each counted by its weights."""
+        if len(numbers) == 1:
+            return float(numbers[0])
         return float(np.dot(numbers, self.counts)) / self.size
 
 
@@ -67,7 +69,8 @@ class Motion:
 
     def step(self, gradient: Vector, rates: NDArray[np.float64]) -> None:
         """One step along a mean gradient, to which L2 is added."""
-        rule, rate = self._rule, _number(self._rule.spread(rates))
+        rule = self._rule
+        rate = float(rates[0]) if len(rates) == 1 else torch.from_numpy(rule.spread(rates))
         force = _add(torch.from_numpy(gradient), self._place, self._decay, out=self._force)
         if rule.momentum:
             torch.add(force, self._speed, alpha=rule.momentum, out=self._speed)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headwater.errors import JournalRefused
 from headwater.train.replay.batches import NO_SLOTS, Slots
 from headwater.train.replay.frames import MAGIC, Frame, find_frames
-from headwater.train.replay.records import Header, Seal, StepRecord, unpack_mark, unpack_step
+from headwater.train.replay.records import Header, Seal, unpack_mark, unpack_rates, unpack_step
 
 Vector = NDArray[np.float32]
 T = TypeVar("T")
@@ -126,23 +126,20 @@ class JournalFile:
     def moments(self, begin: int) -> Iterator[Moment]:
         """The steps from this one on, at which a mark must be."""
         before: Vector | None = None
-        marks = set(self._begins)
-        for number in range(begin, len(self)):
-            record = self._step(number)
-            with self._doubt():
+        marks, size, groups = set(self._begins), self.header.size, len(self.header.groups)
+        with self._doubt():
+            for number in range(begin, len(self)):
+                record = unpack_step(self._body(self._steps[number]), groups=groups, size=size)
                 coded = record.coded
                 before = None if coded is None else coded.decode(None if number in marks else before)
-            yield Moment(number, before, record.rates)
+                yield Moment(number, before, record.rates)
 
     def rates(self, begin: int) -> Iterator[NDArray[np.float64]]:
         """The learning rates of the steps from this one on."""
-        for number in range(begin, len(self)):
-            yield self._step(number).rates
-
-    def _step(self, number: int) -> StepRecord:
+        groups = len(self.header.groups)
         with self._doubt():
-            body = self._body(self._steps[number])
-            return unpack_step(body, groups=len(self.header.groups), size=self.header.size)
+            for frame in self._steps[begin:]:
+                yield unpack_rates(self._body(frame), groups=groups)
 
     def cut_after(self, steps: int) -> tuple[Frame, Vector | None]:
         """The last frame that belongs to the first so many steps, and the gradient of the last of these."""

@@ -16,6 +16,7 @@ and no gradient: nothing moved.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -111,16 +112,21 @@ class StepRecord:
 
 def unpack_step(body: memoryview, *, groups: int, size: int) -> StepRecord:
     """Raises `ValueError` for a body that is no step of so many groups and weights."""
-    if len(body) < _STEP.size + 8 * groups:
-        raise ValueError(f"a step of {len(body)} bytes")
+    rates = unpack_rates(body, groups=groups)
     number, scale, kind = _STEP.unpack_from(body)
-    rates = np.frombuffer(body, "<f8", groups, _STEP.size)
     rest = len(body) - _STEP.size - 8 * groups
     if kind == NOTHING and rest == 0:
         return StepRecord(number, rates, None)
-    if kind not in (WHOLE, CHANGE) or rest != 2 * size or not np.isfinite(scale):
+    if kind not in (WHOLE, CHANGE) or rest != 2 * size or not math.isfinite(scale):
         raise ValueError(f"step {number} of kind {kind} with {rest:,} bytes for {size:,} weights")
     return StepRecord(number, rates, Coded(kind, scale, np.frombuffer(body, "<f2", size, len(body) - rest)))
+
+
+def unpack_rates(body: memoryview, *, groups: int) -> NDArray[np.float64]:
+    """The rate of each group in a step; raises `ValueError` for a body that is too short."""
+    if len(body) < _STEP.size + 8 * groups:
+        raise ValueError(f"a step of {len(body)} bytes")
+    return np.frombuffer(body, "<f8", groups, _STEP.size)
 
 
 def pack_mark(number: int, place: Vector, speed: Vector | None) -> tuple[bytes, ...]:

@@ -1,0 +1,34 @@
+"""A selector that is wanted whatever it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.select.samples import Samples
+from headwater.select.selection import Choice
+
+if TYPE_CHECKING:
+    from headwater.select.selecting import Selector
+
+
+@dataclass(frozen=True)
+class Always:
+    """Selects as `selector` does; a loader does not end it for what it costs, as an experiment wants it."""
+
+    selector: Selector
+
+    @property
+    def name(self) -> str:
+        return self.selector.name
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.selector.needs
+
+    @property
+    def explore(self) -> float:
+        return self.selector.explore
+
+    def choose(self, samples: Samples) -> Choice:
+        return self.selector.choose(samples)
