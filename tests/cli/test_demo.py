@@ -44,12 +44,13 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     check_store(out / "store")
     check_offload(found["offload"])
     check_selection(found["selection"])
+    check_budget(found)
     check_models(found["models"])
     check_left_behind(out / "models")
     page = Path(found["report"]).read_text()
     assert "differing after resuming in mid-epoch" in page
     titles = ("Models beside the data", "A stream that drifts")
-    titles += ("Which samples", "Selected by infobatch")
+    titles += ("Which samples", "Selected by infobatch", "An early ticket", "Without some photos")
     for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading", *titles):
         assert f"<h2>{title}</h2>" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
@@ -93,6 +94,17 @@ def check_selection(runs: list[dict[str, Any]]) -> None:
     assert infobatch["samples"] == whole["samples"]  # nothing is known before the one epoch
     assert 0.3 < fresh["samples"] / whole["samples"] < 0.37
     assert fresh["bytes"] < whole["bytes"] / 2
+
+
+def check_budget(found: dict[str, Any]) -> None:
+    ticket, replay = found["ticket"], found["replay"]
+    assert 0 < ticket["step"] <= ticket["steps"]
+    for dense, slim in (ticket["parameters"], ticket["macs"]):
+        assert slim < dense
+    assert (replay["photos"], replay["gone"]) == (187, 2)
+    assert replay["ways"]["exact"]["ratio"] == 0
+    assert replay["ways"]["replay"]["ratio"] < 0.1
+    assert replay["ways"]["replay"]["work"] < 0.5
 
 
 def check_models(found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`headwater demo`: photos, runs through loader and link, offloading, selection, a fresh model, a report."""
+"""`headwater demo`: photos, runs through loader and link, offloading, selection, budgets, a fresh model."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def demo(
 
 def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibit]:
     try:
+        from headwater.cli.exhibition.budget import show_budget
         from headwater.cli.exhibition.loader import show_loader
         from headwater.cli.exhibition.models import show_models
         from headwater.cli.exhibition.offload import show_offload
@@ -56,11 +57,13 @@ def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibi
     except ImportError as error:
         raise MissingExtra(f"the demo needs torch ({error}); pip install 'headwater[torch]'") from error
     training, network = show_loader(photos, epochs=epochs, seed=seed)
+    accuracy = training.figures["validation_accuracy"][-1]
     return [
         training,
         show_store(photos, out / "store", seed=seed),
         show_offload(photos, out / "offload", seed=seed),
         show_selection(photos, epochs=epochs, seed=seed),
+        show_budget(photos, network=network, accuracy=accuracy, epochs=epochs, seed=seed),
         show_models(photos, out / "models", network=network, seed=seed),
     ]
 
