@@ -314,6 +314,7 @@ def facts_of(one: Round) -> dict[str, Any]:
         "seconds": (fed.seconds if fed else 0.0) + one.link_seconds + one.scored_seconds,
         "waited": one.waited_seconds,
         "bytes": one.bytes_moved,
+        "passed_over": one.passed_over,
     }
 
 
@@ -435,16 +436,18 @@ def plan_bars(found: Found) -> Iterator[Bar]:
 def proxy_bars(rounds: Sequence[Sequence[dict[str, Any]]], weights: int) -> Iterator[Bar]:
     """Of all runs beside the data; a proxy that was not int8 does not count as one, and no bar holds of none.
 
-    The first proxy of a run goes to the store whole, and images to calibrate it come from there.
+    The first proxy of a run goes to the store whole, and images to calibrate it come from there. Where a round
+    was still under way when weights were fed, no proxy was made of them.
     """
-    every = [one for some in rounds for one in some]
+    every = [one for some in rounds for one in some if not one.get("passed_over")]
+    over = sum(len(some) for some in rounds) - len(every)
     int8 = [one for one in every if one["precision"] == "int8"]
     ranks = [one["correlation"] for one in int8]
     found = f"{min(ranks):.3f}, " if ranks else ""
     holds = bool(every) and len(int8) == len(every) and min(ranks) >= LEAST_RANK
     asked = f"at least {LEAST_RANK}, int8 in all rounds"
     what = "rank correlation of the proxy's losses with fp32, the least"
-    yield Bar(what, asked, f"{found}int8 in {len(int8)} of {len(every)} rounds", holds)
+    yield Bar(what, asked, f"{found}int8 in {len(int8)} of {len(every)} rounds, {over} passed over", holds)
     saved = [weights / one["bytes"] for some in rounds for one in some[1:] if one["chosen"]]
     less = statistics.median(saved) if saved else 0.0
     what = "fp32 weights over a round's feedback, from the second on"
