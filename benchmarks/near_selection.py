@@ -436,8 +436,8 @@ def plan_bars(found: Found) -> Iterator[Bar]:
 def proxy_bars(rounds: Sequence[Sequence[dict[str, Any]]], weights: int) -> Iterator[Bar]:
     """Of all runs beside the data; a proxy that was not int8 does not count as one, and no bar holds of none.
 
-    The first proxy of a run goes to the store whole, and images to calibrate it come from there. Where a round
-    was still under way when weights were fed, no proxy was made of them.
+    The first proxy of a run goes to the store whole, and images to calibrate it come from there. Where a
+    round was still under way when weights were fed, no proxy was made of them.
     """
     every = [one for some in rounds for one in some if not one.get("passed_over")]
     over = sum(len(some) for some in rounds) - len(every)
