@@ -10,7 +10,7 @@ from headwater.plan.replay.lbfgs import lbfgs
 from headwater.plan.replay.secants import secants
 
 _GROW, _SHRINK = 1.3, 0.5
-_ROOM, _FULL = 0.7, 0.8
+_ROOM, _FULL = 0.7, 0.85
 """Shares of the tolerance: below the first the period grows, above the other it shrinks. What is added
 until the next computed step needs the rest."""
 _NEWS = 0.25

@@ -8,7 +8,7 @@ from headwater.plan.replay.drift import Drift, Inertia
 from headwater.plan.replay.policy import Policy
 from headwater.plan.replay.prior import Prior, Vector
 
-_SHARE = 0.75
+_SHARE = 0.65
 """How much of the pull of steps to come is counted on. With a period T and noise, steps at a distance d from
 the end add T exp(-2 g d) to the square of the error, and cost 1 / T: the cost is least where T goes as
 exp(g d), and the error as exp(g d / 2), a share of a half. With all of it, T is as long as may be until steps
