@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from headwater.plan.memory.hybrid import make_plan
 from headwater.plan.memory.lanes import free_times, place_triggers
-from headwater.plan.memory.plan import Action, Choice, MemoryPlan, Rates
+from headwater.plan.memory.plan import WAYS, Action, Choice, MemoryPlan, Rates
 from headwater.plan.memory.recompute import recompute_seconds
 from headwater.plan.memory.record import AccessRecord, TensorRecord, held_over_time
 from headwater.plan.memory.score import eviction_score
 from headwater.plan.memory.simulate import Outcome, simulate
 
 __all__ = [
+    "WAYS",
     "AccessRecord",
     "Action",
     "Choice",

@@ -6,17 +6,18 @@ free time with both transfer times on exclusive lanes, bytes saved per second of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from headwater.plan.memory.lanes import NO_LEADS, free_times, place_triggers
-from headwater.plan.memory.plan import Action, Choice, MemoryPlan, Rates
+from headwater.plan.memory.plan import WAYS, Action, Choice, MemoryPlan, Rates
 from headwater.plan.memory.recompute import chain, recompute_seconds
 from headwater.plan.memory.record import AccessRecord
 from headwater.plan.memory.simulate import Outcome, simulate
 
 MOST_TRIALS = 400
-"""Simulations that mending a plan may take; beyond some hundred tensors it ends with these."""
+"""Simulations that mending a plan may take; fewer where there are more than a hundred tensors."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class _Search:
         self._actions: dict[int, Action] = {}
         self._reasons: dict[int, str] = {}
         self._tries = 0
+        self._most = min(MOST_TRIALS, max(100 * MOST_TRIALS // max(len(record.saved), 1), 50))
+        self._best_so_far = Outcome()
 
     def choose(self) -> None:
         """Take offers at the worst moment until nothing passes the budget, or nothing is left to take."""
@@ -83,23 +86,34 @@ class _Search:
         return bool(wrong)
 
     def mend(self) -> None:
-        """Take back, or change to the other way, what the simulation shows to be dear."""
-        best = self._play(self._actions)
-        if best.peak > self._budget:
-            return
-        for place in sorted(self._actions, key=lambda place: -self._record.tensors[place].size):
-            ways: tuple[Action, ...] = ("keep", "swap", "recompute")
-            for action in ways:
-                if (
-                    action == self._actions[place]
-                    or self._tries >= MOST_TRIALS
-                    or not self._can(place, action)
-                ):
-                    continue
-                other = self._play(self._actions | {place: action})
-                if other.peak <= self._budget and other.overhead_seconds < best.overhead_seconds:
-                    self._actions[place], best = action, other
-                    self._reasons[place] = "cheaper when all choices are played together"
+        """Change one choice, or exchange two, as long as the simulation shows that it helps."""
+        self._best_so_far = self._play(self._actions)
+        while self._tries < self._most and any(self._improves(change) for change in self._changes()):
+            pass
+
+    def _changes(self) -> Iterator[dict[int, Action]]:
+        """Every other way for each tensor, the largest first; then one back in memory for one that leaves."""
+        places = sorted(self._record.saved, key=lambda place: -self._record.tensors[place].size)
+        out = [place for place in places if self._actions.get(place, "keep") != "keep"]
+        for place in places:
+            yield from ({place: action} for action in WAYS if action != self._actions.get(place, "keep"))
+        for gone, kept in product(out, (place for place in places if place not in out)):
+            yield from ({gone: "keep", kept: action} for action in WAYS[1:])
+
+    def _improves(self, change: dict[int, Action]) -> bool:
+        """Make the change if the plan stays within the budget, or comes nearer, and costs less."""
+        if self._tries >= self._most or not all(self._can(place, way) for place, way in change.items()):
+            return False
+        other, best = self._play(self._actions | change), self._best_so_far
+        if self._rank(other) >= self._rank(best):
+            return False
+        self._actions |= change
+        self._reasons |= dict.fromkeys(change, "cheaper when all choices are played together")
+        self._best_so_far = other
+        return True
+
+    def _rank(self, outcome: Outcome) -> tuple[int, float]:
+        return max(outcome.peak - self._budget, 0), outcome.overhead_seconds
 
     def plan(self, budget: int, before: int) -> MemoryPlan:
         outcome = self._play(self._actions)

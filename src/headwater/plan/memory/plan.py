@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 Action = Literal["keep", "swap", "recompute"]
+WAYS: tuple[Action, ...] = ("keep", "swap", "recompute")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,6 @@ class MemoryPlan:
     def __str__(self) -> str:
         """How many of each, the prediction, and the reason."""
         counts = Counter(choice.action for choice in self.choices)
-        told = ", ".join(f"{action} {counts[action]:,}" for action in ("keep", "swap", "recompute"))
+        told = ", ".join(f"{action} {counts[action]:,}" for action in WAYS)
         peaks = f"peak {self.peak_before:,} > {self.peak:,} of {self.budget:,} bytes"
         return f"{told}; {peaks}, {self.overhead_seconds:.3f} s more: {self.reason}"

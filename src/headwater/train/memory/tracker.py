@@ -82,7 +82,7 @@ class Tracker:
         """Take note of an iteration that is over."""
         with self._lock:
             self.ledger.settle()
-            if self._iteration is not None and not self.ledger.alive:
+            if self._iteration is not None and (self._iteration.backward or not self.ledger.alive):
                 self._end()
 
     def close(self) -> None:
@@ -275,7 +275,7 @@ def _is_left_alone(tensor: torch.Tensor) -> bool:
     """Parameters, what is small, what has no plain memory, and slices of data that outlive the step."""
     if is_outside(tensor) or tensor.layout is not torch.strided:
         return True
-    if tensor.device.type not in ("cpu", "cuda"):
+    if tensor.device.type != "cpu":
         return True
     if type(tensor) is not torch.Tensor or tensor.is_conj() or tensor.is_neg():
         return True

@@ -15,6 +15,8 @@ from headwater.train.memory.spill import Extent, SpillFile
 
 USUAL_RATE = 1e9
 """Bytes per second, until something was carried."""
+STACK = 2**18
+"""Bytes; the usual 8 MiB of a thread count against a limit on the process's data."""
 MEMORY = 0.2
 """How much the newest transfer counts in the rate."""
 
@@ -63,7 +65,11 @@ class Lane:
     def send(self, transfer: Transfer) -> Transfer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+            usual = threading.stack_size(STACK)
+            try:
+                self._thread.start()
+            finally:
+                threading.stack_size(usual)
         self._queue.put(transfer)
         return transfer
 
