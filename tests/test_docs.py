@@ -32,6 +32,7 @@ from headwater.models.quantise import Quantised
 from headwater.models.runtime import Classified, Engine
 from headwater.models.split import CutPoint, Split
 from headwater.plan.finetune import FinetunePlan
+from headwater.plan.memory import MemoryPlan
 from headwater.plan.prune import MaskDistance, PrunePlan, SettledMask
 from headwater.select.selecting import SELECTORS
 from headwater.store.server import tokens
@@ -53,6 +54,7 @@ RUNNABLE = (
     *("datasets", "transforms", "resume", "errors", "performance", "cache", "bring-a-model", "labels"),
     "tickets",
     "replay",
+    "memory",
 )
 """Pages whose examples need nothing but files; those of Lightning and Accelerate run in tests/loader."""
 
@@ -194,6 +196,8 @@ def test_every_transform_is_in_the_reference_with_its_parameters(name: str) -> N
         ("tickets", "hw.load_ticket", hw.load_ticket),
         ("tickets", "SettledMask", SettledMask),
         ("tickets", "MaskDistance", MaskDistance),
+        ("memory", "hw.memory_budget", hw.memory_budget),
+        ("memory", "hw.max_batch", hw.max_batch),
         ("replay", "hw.Features", hw.Features),
         ("replay", "hw.FullBatch", hw.FullBatch),
         ("replay", "hw.Minibatches", hw.Minibatches),
@@ -239,6 +243,9 @@ def test_every_parameter_is_in_the_reference_with_its_default(page: str, title: 
         ("tickets", hw.EarlyBird),
         ("tickets", hw.Ticket),
         ("tickets", PrunePlan),
+        ("memory", hw.MemoryBudget),
+        ("memory", hw.MemoryReport),
+        ("memory", MemoryPlan),
         ("replay", hw.Features),
         ("replay", hw.Journal),
         ("replay", Retrained),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.models.split import split
     from headwater.plan.offload import Offload
     from headwater.store import Dataset, Link, Sample, open
+    from headwater.train.memory import MemoryBudget, MemoryReport, max_batch, memory_budget
     from headwater.train.replay.batches import FullBatch, Minibatches
     from headwater.train.replay.comparing import compare_methods
     from headwater.train.replay.features import Features
@@ -48,6 +49,8 @@ __all__ = [
     "Journal",
     "Limits",
     "Link",
+    "MemoryBudget",
+    "MemoryReport",
     "Minibatches",
     "Offload",
     "Recipe",
@@ -57,6 +60,8 @@ __all__ = [
     "compare_methods",
     "find_duplicates",
     "load_ticket",
+    "max_batch",
+    "memory_budget",
     "open",
     "profile",
     "retrain",
@@ -78,6 +83,8 @@ _HOMES = {
     "Journal": "headwater.train.replay.journal",
     "Limits": "headwater.data.image",
     "Link": "headwater.store",
+    "MemoryBudget": "headwater.train.memory",
+    "MemoryReport": "headwater.train.memory",
     "Minibatches": "headwater.train.replay.batches",
     "Offload": "headwater.plan.offload",
     "Recipe": "headwater.tune.recipe",
@@ -87,6 +94,8 @@ _HOMES = {
     "compare_methods": "headwater.train.replay.comparing",
     "find_duplicates": "headwater.loader.finding",
     "load_ticket": "headwater.train.tickets",
+    "max_batch": "headwater.train.memory",
+    "memory_budget": "headwater.train.memory",
     "open": "headwater.store",
     "profile": "headwater.loader.probe",
     "retrain": "headwater.train.replay.retraining",

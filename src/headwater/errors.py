@@ -13,6 +13,9 @@ HeadwaterError
 ├── JournalRefused         a journal of another model or of other data, or one that is cut short or damaged
 ├── ForkedUse              a loader or a remote store used in a forked child
 ├── LoaderTimeout          no batch within `timeout` seconds
+├── MemoryTooSmall         a memory budget that one operation alone exceeds: .needed
+├── SavedTensorChanged     what backward needs is not what forward saved (also a RuntimeError)
+├── SpillFailed            no room, or no folder, for what leaves memory
 ├── MissingExtra           an optional package that the call needs is not installed
 ├── Incompatible           two sides that speak no common version
 ├── InboxFull              a store that keeps as many bytes of images as it may
@@ -104,6 +107,22 @@ class ForkedUse(HeadwaterError):
 
 class LoaderTimeout(HeadwaterError):
     """No batch within the loader's `timeout`."""
+
+
+class MemoryTooSmall(HeadwaterError):
+    """A memory budget that a single step of the backward pass exceeds; `needed` bytes would do for it."""
+
+    def __init__(self, reason: str, *, needed: int = 0) -> None:
+        super().__init__(reason)
+        self.needed = needed
+
+
+class SavedTensorChanged(HeadwaterError, RuntimeError):
+    """A tensor that backward needs was changed in place, or cannot be made again as it was."""
+
+
+class SpillFailed(HeadwaterError):
+    """The folder for what leaves memory is missing, cannot be written to, or its disk is full."""
 
 
 class MissingExtra(HeadwaterError, ImportError):

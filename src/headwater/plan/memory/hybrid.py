@@ -1,0 +1,191 @@
+"""The hybrid policy: transfers that hide behind computing first, then whichever of the two is cheaper.
+
+After Capuchin (Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020):
+free time with both transfer times on exclusive lanes, bytes saved per second of recomputing with re-scoring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from headwater.plan.memory.lanes import NO_LEADS, free_times, place_triggers
+from headwater.plan.memory.plan import WAYS, Action, Choice, MemoryPlan, Rates
+from headwater.plan.memory.recompute import chain, recompute_seconds
+from headwater.plan.memory.record import AccessRecord
+from headwater.plan.memory.simulate import Outcome, simulate
+
+MOST_TRIALS = 400
+"""Simulations that mending a plan may take; fewer where there are more than a hundred tensors."""
+
+
+@dataclass(frozen=True)
+class _Offer:
+    place: int
+    action: Action
+    seconds: float
+    size: int
+
+    @property
+    def worth(self) -> float:
+        return self.size / max(self.seconds, 1e-9)
+
+
+def make_plan(
+    record: AccessRecord,
+    *,
+    budget: int,
+    rates: Rates,
+    leads: Mapping[int, float] = NO_LEADS,
+    reserve: int = 0,
+) -> MemoryPlan:
+    """Keep what fits; of the rest swap or recompute what costs least, until the peak is within the budget.
+
+    `reserve` bytes of the budget are left free, as feedback asks. The plan that fits best comes back also
+    where none fits: `fits` says so.
+    """
+    before = record.peak()
+    search = _Search(record, budget - reserve, rates, leads)
+    if before > budget - reserve:
+        search.choose()
+        search.mend()
+    return search.plan(budget, before)
+
+
+class _Search:
+    """Actions so far, and what they would do."""
+
+    def __init__(self, record: AccessRecord, budget: int, rates: Rates, leads: Mapping[int, float]) -> None:
+        self._record, self._budget, self._rates, self._leads = record, budget, rates, leads
+        self._actions: dict[int, Action] = {}
+        self._reasons: dict[int, str] = {}
+        self._tries = 0
+        self._most = min(MOST_TRIALS, max(100 * MOST_TRIALS // max(len(record.saved), 1), 50))
+        self._best_so_far = Outcome()
+
+    def choose(self) -> None:
+        """Take offers at the worst moment until nothing passes the budget, or nothing is left to take."""
+        while (outcome := self._play(self._actions)).peak > self._budget:
+            missing = outcome.peak - self._budget
+            taken = 0
+            while taken < missing and (offer := self._best(outcome.peak_access)):
+                self._take(offer)
+                taken += offer.size
+            if not taken and not self._swap_instead(outcome.peak_access):
+                return
+
+    def _swap_instead(self, moment: int) -> bool:
+        """Making a tensor again needs its inputs beside it; at the peak it had better be fetched."""
+        again = self._with("recompute")
+        asked = self._record.at()[moment]
+        wrong = (set(chain(self._record, asked, again) or ()) & again) or again
+        for place in wrong:
+            self._actions[place] = "swap"
+            self._reasons[place] = "there is no room to make it again"
+        return bool(wrong)
+
+    def mend(self) -> None:
+        """Change one choice, or exchange two, as long as the simulation shows that it helps."""
+        self._best_so_far = self._play(self._actions)
+        while self._tries < self._most and any(self._improves(change) for change in self._changes()):
+            pass
+
+    def _changes(self) -> Iterator[dict[int, Action]]:
+        """Every other way for each tensor, the largest first; then one back in memory for one that leaves."""
+        places = sorted(self._record.saved, key=lambda place: -self._record.tensors[place].size)
+        out = [place for place in places if self._actions.get(place, "keep") != "keep"]
+        for place in places:
+            yield from ({place: action} for action in WAYS if action != self._actions.get(place, "keep"))
+        for gone, kept in product(out, (place for place in places if place not in out)):
+            yield from ({gone: "keep", kept: action} for action in WAYS[1:])
+
+    def _improves(self, change: dict[int, Action]) -> bool:
+        """Make the change if the plan stays within the budget, or comes nearer, and costs less."""
+        if self._tries >= self._most or not all(self._can(place, way) for place, way in change.items()):
+            return False
+        other, best = self._play(self._actions | change), self._best_so_far
+        if self._rank(other) >= self._rank(best):
+            return False
+        self._actions |= change
+        self._reasons |= dict.fromkeys(change, "cheaper when all choices are played together")
+        self._best_so_far = other
+        return True
+
+    def _rank(self, outcome: Outcome) -> tuple[int, float]:
+        return max(outcome.peak - self._budget, 0), outcome.overhead_seconds
+
+    def plan(self, budget: int, before: int) -> MemoryPlan:
+        outcome = self._play(self._actions)
+        triggers = self._triggers(self._actions)
+        choices = tuple(
+            Choice(
+                place,
+                self._actions.get(place, "keep"),
+                self._record.tensors[place].size,
+                triggers.get(place, -1),
+                self._reasons.get(place, "fits"),
+            )
+            for place in self._record.saved
+        )
+        reason = _reason(before, budget, outcome, bool(self._actions))
+        return MemoryPlan(choices, budget, before, outcome.peak, outcome.overhead_seconds, reason)
+
+    def _best(self, moment: int) -> _Offer | None:
+        """A transfer that hides completely, the one with most time left; else most bytes per second."""
+        places = [place for place in self._record.saved if self._helps(place, moment)]
+        free = free_times(self._record, self._with("swap"), self._rates)
+        hidden = [place for place in places if free[place] >= 0]
+        if hidden and not self._rates.taken:
+            place = max(hidden, key=lambda place: free[place])
+            return _Offer(place, "swap", 0.0, self._record.tensors[place].size)
+        offers = [offer for place in places for offer in self._offers(place, free[place])]
+        return max(offers, key=lambda offer: offer.worth, default=None)
+
+    def _offers(self, place: int, free: float) -> list[_Offer]:
+        size = self._record.tensors[place].size
+        offers = [_Offer(place, "swap", max(0.0, -free) + self._rates.carry_seconds(size), size)]
+        seconds = recompute_seconds(self._record, place, self._with("recompute"))
+        return offers if seconds is None else [*offers, _Offer(place, "recompute", seconds, size)]
+
+    def _helps(self, place: int, moment: int) -> bool:
+        """Whether it is held at this moment, and by nobody who needs it just then."""
+        tensor = self._record.tensors[place]
+        if self._actions.get(place, "keep") != "keep" or tensor.saved[0] > moment:
+            return False
+        nodes = self._record.nodes
+        return tensor.used[-1] >= moment and all(nodes[use] != nodes[moment] for use in tensor.used)
+
+    def _can(self, place: int, action: Action) -> bool:
+        if action != "recompute":
+            return True
+        return recompute_seconds(self._record, place, self._with("recompute")) is not None
+
+    def _take(self, offer: _Offer) -> None:
+        self._actions[offer.place] = offer.action
+        told = {
+            "swap": "the transfer hides" if not offer.seconds else f"transfer costs {offer.seconds:.2g} s",
+            "recompute": f"making it again costs {offer.seconds:.2g} s",
+        }
+        self._reasons[offer.place] = told[offer.action]
+
+    def _with(self, action: Action) -> set[int]:
+        return {place for place, chosen in self._actions.items() if chosen == action}
+
+    def _triggers(self, actions: Mapping[int, Action]) -> dict[int, int]:
+        swapped = [place for place, action in actions.items() if action == "swap"]
+        return place_triggers(self._record, swapped, self._rates, self._leads)
+
+    def _play(self, actions: Mapping[int, Action]) -> Outcome:
+        self._tries += 1
+        return simulate(
+            self._record, actions, self._triggers(actions), budget=self._budget, rates=self._rates
+        )
+
+
+def _reason(before: int, budget: int, outcome: Outcome, changed: bool) -> str:
+    if not changed:
+        return "everything fits" if before <= budget else "nothing can leave at the peak"
+    if outcome.peak > budget:
+        return f"one step of the backward pass alone needs {outcome.peak:,} bytes"
+    return f"{before - budget:,} bytes too many"

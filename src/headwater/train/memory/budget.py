@@ -1,0 +1,139 @@
+"""The public object: a context around training steps."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import TracebackType
+
+import torch
+
+from headwater.data.bytecount import parse_bytes
+from headwater.errors import WrongUse
+from headwater.train.memory.ledger import Ledger, Ways
+from headwater.train.memory.lineage import Lineage
+from headwater.train.memory.outcome import MemoryReport
+from headwater.train.memory.spill import SpillFile
+from headwater.train.memory.tracker import Tracker
+from headwater.train.memory.transfer import FileTier
+from headwater.train.memory.watch import ModuleWatch
+
+_ACTIVE: list[MemoryBudget] = []
+_LOCK = threading.Lock()
+
+
+class MemoryBudget:
+    """Training steps inside of it hold no more than so many bytes for backward; results stay the same.
+
+    What autograd keeps between forward and backward counts; parameters, gradients, what an optimiser keeps
+    and what an operation needs while it runs do not. One at a time in a process.
+    """
+
+    def __init__(
+        self, budget: int, *, spill: str | os.PathLike[str] | None, swap: bool, recompute: bool
+    ) -> None:
+        if budget <= 0:
+            raise WrongUse(f"a memory budget of {budget} bytes holds nothing; give at least some")
+        if not swap and not recompute:
+            raise WrongUse("without swap and recompute nothing can leave memory; allow at least one")
+        self._budget, self._spill, self._ways = budget, spill, Ways(swap, recompute)
+        self._tracker: Tracker | None = None
+        self._last: MemoryReport | None = None
+
+    def __enter__(self) -> MemoryBudget:
+        with _LOCK:
+            if _ACTIVE:
+                raise WrongUse("a memory budget is active already; there is one at a time in a process")
+            _ACTIVE.append(self)
+        try:
+            self._open()
+        except BaseException:
+            _ACTIVE.remove(self)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._close()
+        finally:
+            _ACTIVE.remove(self)
+
+    def report(self) -> MemoryReport:
+        """What was done so far; after the context, what was done in it."""
+        if self._tracker is not None:
+            self._last = _report(self._tracker)
+        if self._last is None:
+            raise WrongUse("a memory budget that was not entered has nothing to report; use it with `with`")
+        return self._last
+
+    def _open(self) -> None:
+        self._tier = FileTier(SpillFile(self._spill))
+        lineage = Lineage()
+        tracker = Tracker(Ledger(self._budget, self._tier, self._ways), lineage)
+        self._watch = ModuleWatch(lineage, lambda: tracker.wants_lineage)
+        tracker.on_change = self._watch.update
+        self._watch.update()
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(tracker.pack, tracker.unpack)
+        self._hooks.__enter__()
+        self._tracker = tracker
+
+    def _close(self) -> None:
+        tracker = self._tracker
+        assert tracker is not None
+        self._hooks.__exit__(None, None, None)
+        self._watch.close()
+        self.report()
+        tracker.close()
+        self._tracker = None
+        self._tier.close()
+
+
+def memory_budget(
+    budget: int | str,
+    *,
+    spill: str | os.PathLike[str] | None = None,
+    swap: bool = True,
+    recompute: bool = True,
+) -> MemoryBudget:
+    """A context in which training steps hold at most `budget` bytes for backward, such as "6GiB".
+
+    What does not fit goes, if it may `swap`, to a nameless file in the folder `spill` (None: the system's
+    folder for temporary files), or is computed again, if it may `recompute`. Loss and gradients are those of
+    plain training, bit for bit. Raises `SpillFailed` on entry if the folder is missing or cannot be written
+    to, `MemoryTooSmall` in backward if one step of it alone needs more, `SavedTensorChanged` where plain
+    training would say that a tensor was modified in place, and `WrongUse` for a second one at the same time
+    and for double backward.
+    """
+    return MemoryBudget(parse_bytes(budget), spill=spill, swap=swap, recompute=recompute)
+
+
+def _report(tracker: Tracker) -> MemoryReport:
+    tracker.finish()
+    done, counts = tracker.done, tracker.done.counts if tracker.done else tracker.totals
+    moments = done.moments if done else []
+    begin = moments[0].seconds if moments else 0.0
+    return MemoryReport(
+        budget=tracker.ledger.budget,
+        iterations=tracker.passed,
+        guided=tracker.guided,
+        peak_before=done.peak_before if done else 0,
+        peak=done.peak if done else 0,
+        swapped=counts.swapped,
+        recomputed=counts.recomputed,
+        unplanned=counts.evicted,
+        stall_seconds=counts.stall_seconds,
+        recompute_seconds=counts.recompute_seconds,
+        fetches=counts.fetches,
+        late_fetches=counts.late,
+        fetches_in_all=tracker.totals.fetches,
+        late_fetches_in_all=tracker.totals.late,
+        plan=tracker.plan,
+        seconds=tuple(moment.seconds - begin for moment in moments),
+        held_before=tuple(moment.whole for moment in moments),
+        held=tuple(moment.held for moment in moments),
+    )

@@ -1,0 +1,96 @@
+"""What was learned of each pattern of accesses: its record, the plan, and what feedback changed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.plan.memory import AccessRecord, Action, MemoryPlan, Rates, make_plan
+from headwater.train.memory.iteration import Entry, Iteration
+
+MOST_GUIDES = 8
+MOST_PLANS = 12
+"""Times that a plan is made anew for one pattern; then it stays."""
+EARLIER = 0.05
+"""A late fetch is issued earlier by so much of its transfer, or by what was waited if that is more."""
+RATE_CHANGE = 1.5
+
+
+class Guide:
+    """The plan for iterations that save the same tensors in the same order."""
+
+    def __init__(self, entries: Sequence[Entry], record: AccessRecord, budget: int, rates: Rates) -> None:
+        self.entries = tuple(entries)
+        self.record = record
+        self._budget, self._rates = budget, rates
+        self._leads: dict[int, float] = {}
+        self._reserve = 0
+        self._plans = 0
+        self.actions: dict[int, Action] = {}
+        self.triggers: list[tuple[int, int]] = []
+        self.plan = self._make()
+
+    @property
+    def pressed(self) -> bool:
+        """Whether anything has to leave."""
+        return bool(self.actions)
+
+    def action_after_save(self, number: int, access: int) -> Action:
+        """What to do with a tensor; before forward saves it for the last time, it is kept."""
+        last = self.record.tensors[number].saved[-1] == access
+        return self.actions.get(number, "keep") if last else "keep"
+
+    def next_use(self, number: int, access: int) -> int:
+        """The next access in the backward pass; far away if there is none."""
+        found = self.record.tensors[number].gap_after(access) if number < len(self.record.tensors) else None
+        return found if found is not None else 2 * len(self.record.times)
+
+    def learn(self, iteration: Iteration, rates: Rates) -> None:
+        """Late fetches start earlier, one that ran into the budget leaves more room, rates are renewed."""
+        for number, waited in iteration.late.items():
+            size = self.record.tensors[number].size
+            self._leads[number] = self._leads.get(number, 0.0) + max(EARLIER * size / rates.read, waited)
+        crowded = bool(iteration.counts.evicted or iteration.postponed)
+        if crowded:
+            more = max(iteration.counts.evicted, iteration.postponed)
+            self._reserve = min(self._reserve + more, self._budget // 2)
+        if self._plans < MOST_PLANS and (iteration.late or crowded or _changed(rates, self._rates)):
+            self._rates = rates
+            self.plan = self._make()
+
+    def _make(self) -> MemoryPlan:
+        self._plans += 1
+        plan = make_plan(
+            self.record, budget=self._budget, rates=self._rates, leads=self._leads, reserve=self._reserve
+        )
+        self.actions = {choice.tensor: choice.action for choice in plan.choices if choice.action != "keep"}
+        swapped = [choice for choice in plan.choices if choice.action == "swap"]
+        self.triggers = sorted((choice.trigger, choice.tensor) for choice in swapped)
+        return plan
+
+
+class Guides:
+    """A few of them, the one used last first."""
+
+    def __init__(self) -> None:
+        self._guides: list[Guide] = []
+
+    @property
+    def pressed(self) -> bool:
+        """Whether any pattern has to let something go, or none is known yet."""
+        return not self._guides or any(guide.pressed for guide in self._guides)
+
+    def find(self, entries: Sequence[Entry]) -> Guide | None:
+        """One whose pattern begins like this."""
+        begun = tuple(entries)
+        return next((guide for guide in self._guides if guide.entries[: len(begun)] == begun), None)
+
+    def add(self, guide: Guide) -> None:
+        self._guides = [guide, *(old for old in self._guides if old.entries != guide.entries)][:MOST_GUIDES]
+
+    def use(self, guide: Guide) -> None:
+        self._guides.sort(key=lambda other: other is not guide)
+
+
+def _changed(rates: Rates, before: Rates) -> bool:
+    pairs = (rates.read / before.read, rates.write / before.write)
+    return any(ratio > RATE_CHANGE or ratio < 1 / RATE_CHANGE for ratio in pairs)

@@ -1,0 +1,131 @@
+"""What stands in a graph for a saved tensor, and what owns its memory or its place on disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+
+from headwater.train.memory.lineage import Node
+from headwater.train.memory.spill import Extent
+from headwater.train.memory.storages import WeakStorage, part_of
+from headwater.train.memory.transfer import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Obituary:
+    """What is left to settle after a holding."""
+
+    key: int
+    size: int
+    counted: bool
+    extent: Extent | None
+    transfer: Transfer | None
+    weak: WeakStorage
+
+
+class Holding:
+    """The content of one storage that autograd saved, wherever it is now.
+
+    Handles own it: when the last one goes, with the graph or after its step of the backward pass, its memory
+    goes at once, and the account is settled at the next access. `tensor` is there or not; `extent` is a copy
+    on disk, whole unless `writing`, after which the tensor goes if it is `leaving`; `sources` are what it can
+    be made of. Parts that were saved with a version
+    of their own are in `also`, with it. It is `needed` if another one is to be made of it. `number` counts
+    the holdings of an iteration, `turn` the iterations.
+    """
+
+    __slots__ = (
+        *(
+            "__weakref__",
+            "_obituaries",
+            "also",
+            "counted",
+            "device",
+            "extent",
+            "key",
+            "leaving",
+            "needed",
+            "node",
+        ),
+        *("number", "reading", "sample", "saved_version", "size", "sources", "spoiled", "tensor", "touched"),
+        *("turn", "version", "weak", "writing"),
+    )
+
+    def __init__(
+        self, tensor: torch.Tensor, key: int, place: tuple[int, int], obituaries: deque[Obituary]
+    ) -> None:
+        storage = tensor.untyped_storage()
+        self.weak = WeakStorage(storage)
+        self.key = key
+        self.turn, self.number = place
+        self.size = storage.nbytes()
+        self.device = tensor.device
+        # Not the tensor itself: it may own the graph that owns this.
+        self.tensor: torch.Tensor | None = tensor.detach()
+        self.version = self.saved_version = tensor._version
+        self.also: list[tuple[torch.Tensor, int]] = []
+        self.counted = False
+        self.leaving = False
+        self.needed = False
+        self.spoiled = False
+        self.extent: Extent | None = None
+        self.writing: Transfer | None = None
+        self.reading: Transfer | None = None
+        self.node: Node | None = None
+        self.sources: tuple[Holding, ...] | None = None
+        self.sample: torch.Tensor | None = None
+        self.touched = 0.0
+        self._obituaries = obituaries
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is a whole copy on disk."""
+        return self.extent is not None and self.writing is None
+
+    @property
+    def captured(self) -> bool:
+        """Whether its content was taken, so that what is written to the storage now would not be in it."""
+        return self.tensor is None or self.extent is not None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the tensor in memory is not what was saved any more."""
+        if self.tensor is None:
+            return False
+        return self.tensor._version != self.version or any(
+            one._version != version for one, version in self.also
+        )
+
+    def drop(self) -> None:
+        """Hold no memory."""
+        self.tensor = None
+        self.also.clear()
+
+    def __del__(self) -> None:
+        transfer = self.writing or self.reading
+        self._obituaries.append(Obituary(self.key, self.size, self.counted, self.extent, transfer, self.weak))
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A tensor that autograd saved: a part of a holding."""
+
+    holding: Holding
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This part of the storage that `tensor` lies in."""
+        return part_of(tensor, self.dtype, self.size, self.stride, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A saved tensor that is left alone; hooks switch off autograd's own check of the version."""
+
+    tensor: torch.Tensor
+    version: int

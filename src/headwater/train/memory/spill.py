@@ -1,0 +1,128 @@
+"""One file for what left memory. It has no name, so nothing is left behind, whatever ends the process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.errors import SpillFailed
+
+PAGE = 4096
+GROWTH = 64 * 2**20
+"""The file grows by at least so much; disk space is taken when it grows, never while a tensor is written."""
+MOST_PER_CALL = 2**30
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A part of the file: `size` bytes of content within `room` bytes."""
+
+    offset: int
+    size: int
+    room: int
+
+
+class SpillFile:
+    """Places in a file, first fit. Writing and reading are safe for threads; taking places is not."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        """Raises `SpillFailed` for a folder that is missing or that cannot be written to."""
+        self.folder = Path(folder) if folder is not None else Path(tempfile.gettempdir())
+        self._file = _open_nameless(self.folder)
+        self._size = 0
+        self._free: list[tuple[int, int]] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes of disk that are taken."""
+        return self._size
+
+    @property
+    def used(self) -> int:
+        """Bytes of places that are taken."""
+        return self._size - sum(room for _, room in self._free)
+
+    def reserve(self, size: int) -> Extent:
+        """A place for so many bytes; raises `SpillFailed` if the disk is full."""
+        room = -(-max(size, 1) // PAGE) * PAGE
+        for index, (offset, free) in enumerate(self._free):
+            if free >= room:
+                rest = [(offset + room, free - room)] if free > room else []
+                self._free[index : index + 1] = rest
+                return Extent(offset, size, room)
+        self._grow(room)
+        return self.reserve(size)
+
+    def release(self, extent: Extent) -> None:
+        """Give a place back; neighbours become one."""
+        self._free.append((extent.offset, extent.room))
+        self._free.sort()
+        merged: list[tuple[int, int]] = []
+        for offset, room in self._free:
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + room)
+            else:
+                merged.append((offset, room))
+        self._free = merged
+
+    def write(self, extent: Extent, address: int) -> None:
+        """Copy memory into the file; the interpreter is free meanwhile."""
+        buffer = memoryview((ctypes.c_char * extent.size).from_address(address)).cast("B")
+        done = 0
+        while done < extent.size:
+            done += os.pwrite(self._file, buffer[done : done + MOST_PER_CALL], extent.offset + done)
+
+    def read(self, extent: Extent, address: int) -> None:
+        """Copy a part of the file into memory."""
+        buffer = memoryview((ctypes.c_char * extent.size).from_address(address)).cast("B")
+        done = 0
+        while done < extent.size:
+            count = os.preadv(self._file, [buffer[done : done + MOST_PER_CALL]], extent.offset + done)
+            if count == 0:
+                raise SpillFailed(f"the spill file in {self.folder} ends too early; was it cut?")
+            done += count
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _grow(self, room: int) -> None:
+        """By a step, or by what is asked for if a step is more than the disk has."""
+        for step in (max(room, GROWTH), room):
+            try:
+                os.posix_fallocate(self._file, self._size, step)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                    raise SpillFailed(f"the spill file in {self.folder} cannot grow: {error}") from error
+                failure = error
+            else:
+                self.release(Extent(self._size, step, step))
+                self._size += step
+                return
+        raise SpillFailed(
+            f"no room for {room:,} more bytes in {self.folder}, {self._size:,} are taken: {failure.strerror}"
+        ) from failure
+
+
+def _open_nameless(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SpillFailed(f"the spill folder {folder} is not there; make it, or give another") from error
+    except OSError:
+        return _open_unlinked(folder)
+
+
+def _open_unlinked(folder: Path) -> int:
+    """For file systems without nameless files, such as some network ones."""
+    try:
+        file, name = tempfile.mkstemp(prefix="headwater-spill-", dir=folder)
+    except OSError as error:
+        raise SpillFailed(f"the spill folder {folder} cannot be written to: {error.strerror}") from error
+    os.unlink(name)
+    return file

@@ -1,0 +1,40 @@
+"""Knowing a storage again without keeping it."""
+
+from __future__ import annotations
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class WeakStorage:
+    """While it lives, no other storage has this `address`, even if the memory is long gone."""
+
+    __slots__ = ("_ref", "address")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._ref = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.address: int = storage._cdata
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing holds its memory any more."""
+        return bool(self._ref.expired())  # type: ignore[no-untyped-call]
+
+
+def is_loose(tensor: torch.Tensor) -> bool:
+    """Whether it is a part of a storage, and the other parts may change without its version telling.
+
+    Such are the pieces of `unsafe_chunk`, with which torch makes recurrent cells.
+    """
+    return tensor._base is None and tensor.numel() * tensor.itemsize < tensor.untyped_storage().nbytes()
+
+
+def part_of(
+    tensor: torch.Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """A view of the tensor's storage."""
+    same = tensor.dtype == dtype and tensor.shape == size and tensor.stride() == stride
+    if same and tensor.storage_offset() == offset:
+        return tensor
+    empty = torch.empty(0, dtype=dtype, device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), offset, size, stride)

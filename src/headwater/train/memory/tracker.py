@@ -1,0 +1,291 @@
+"""The hooks: every tensor that autograd saves goes through here, and again when backward asks for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from headwater.errors import SavedTensorChanged, WrongUse
+from headwater.plan.memory import MemoryPlan
+from headwater.train.memory.guide import Guide, Guides
+from headwater.train.memory.holding import Handle, Holding, Plain
+from headwater.train.memory.iteration import Counts, Iteration, Moment
+from headwater.train.memory.ledger import CHANGED, Ledger
+from headwater.train.memory.lineage import SMALL, Lineage, is_outside
+from headwater.train.memory.storages import is_loose
+
+SLICE = 4
+"""A tensor without history that is a smaller part of its storage than one in so many is a slice of data."""
+
+
+class Tracker:
+    """Packs and unpacks, finds where an iteration begins, and follows its plan."""
+
+    def __init__(self, ledger: Ledger, lineage: Lineage) -> None:
+        self.ledger = ledger
+        self.guides = Guides()
+        self.done: Iteration | None = None
+        self.guided = 0
+        self.passed = 0
+        self.totals = Counts()
+        self._lineage = lineage
+        self._lock = threading.RLock()
+        self._iteration: Iteration | None = None
+        self._guide: Guide | None = None
+        self._turn = 0
+        self._step = -1
+        self._issued = 0
+        self._waiting: deque[weakref.ref[Holding]] = deque()
+        self._known: dict[int, weakref.ref[Holding]] = {}
+        self._keys = 0
+        self._closed = False
+        self._measured = True
+        self.wants_lineage = ledger.recomputes
+        self.on_change: Callable[[], None] | None = None
+        self.plan: MemoryPlan | None = None
+        ledger.on_late = self._note_late
+
+    def pack(self, tensor: torch.Tensor) -> Handle | Plain:
+        """What autograd keeps instead of the tensor."""
+        if torch._C._current_graph_task_id() != -1:
+            raise WrongUse(
+                "a graph is built inside backward; a memory budget takes no create_graph=True, "
+                "and of checkpoint only use_reentrant=False"
+            )
+        if self._closed or _is_left_alone(tensor) or self.ledger.outlives(tensor.untyped_storage()):
+            return Plain(tensor, tensor._version)
+        with self._lock:
+            self._before_save()
+            holding = self._holding_of(tensor)
+            self._note_save(holding, tensor)
+            return Handle(
+                holding, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+            )
+
+    def unpack(self, handle: Handle | Plain) -> torch.Tensor:
+        """The tensor, as it was."""
+        if isinstance(handle, Plain):
+            if handle.tensor._version != handle.version:
+                raise SavedTensorChanged(CHANGED)
+            return handle.tensor
+        if self._closed:
+            raise WrongUse("backward must run before its memory budget is left; call it inside of the `with`")
+        with self._lock:
+            return self._use(handle)
+
+    def finish(self) -> None:
+        """Take note of an iteration that is over."""
+        with self._lock:
+            self.ledger.settle()
+            if self._iteration is not None and (self._iteration.backward or not self.ledger.alive):
+                self._end()
+
+    def close(self) -> None:
+        """Nothing is packed any more; graphs that are left cannot run backward."""
+        self.finish()
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+            for ref in self._known.values():
+                if (holding := ref()) is not None:
+                    holding.tensor = holding.node = holding.sources = None
+            self._known.clear()
+            self._iteration = None
+            self._lineage.clear()
+
+    def _before_save(self) -> None:
+        self.ledger.settle()
+        if self._iteration is not None and (self._iteration.backward or not self.ledger.alive):
+            self._end()
+        if self._iteration is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._iteration = Iteration()
+        self._turn += 1
+        self._issued = 0
+        self._step = -1
+        self._guide = self.guides.find(())
+        self._known = {key: ref for key, ref in self._known.items() if ref() is not None}
+        self.ledger.begin(self._iteration.counts)
+        self._measured = self.wants_lineage
+
+    def _end(self) -> None:
+        iteration = self._iteration
+        assert iteration is not None
+        self._iteration = None
+        self._waiting.clear()
+        if iteration.backward:
+            self._learn(iteration)
+            self.done = iteration
+        self._lineage.clear()
+
+    def _learn(self, iteration: Iteration) -> None:
+        """A pattern that was followed to its end gives feedback; a new one becomes a record and a plan."""
+        begin = time.perf_counter()
+        self.passed += 1
+        guide = self._guide
+        if guide is not None and len(guide.entries) == len(iteration.entries):
+            self.guided += 1
+            self._add_up(iteration.counts)
+            self.plan = guide.plan
+            guide.learn(iteration, self.ledger.rates)
+            self.guides.use(guide)
+        else:
+            self._make_guide(iteration)
+        iteration.origins.clear()
+        self.ledger.lost_seconds += time.perf_counter() - begin
+
+    def _make_guide(self, iteration: Iteration) -> None:
+        """Without its lineage an iteration that does not fit is measured once more."""
+        made = Guide(iteration.entries, iteration.record(), self.ledger.budget, self.ledger.rates)
+        again = made.pressed and not self._measured and self.ledger.recomputes
+        if not again:
+            self.guides.add(made)
+        self.plan = made.plan
+        self.wants_lineage = self.ledger.recomputes and (again or self.guides.pressed)
+        if self.on_change is not None:
+            self.on_change()
+
+    def _add_up(self, counts: Counts) -> None:
+        self.totals.fetches += counts.fetches
+        self.totals.late += counts.late
+
+    def _holding_of(self, tensor: torch.Tensor) -> Holding:
+        """The one that has this storage at this version, or a new one."""
+        storage = tensor.untyped_storage()
+        ref = self._known.get(storage._cdata)
+        holding = ref() if ref is not None else None
+        loose = is_loose(tensor)
+        if holding is not None and _has_content_of(tensor, holding, loose=loose):
+            if loose:
+                holding.also.append((tensor.detach(), tensor._version))
+            return holding
+        self._keys += 1
+        assert self._iteration is not None
+        place = self._turn, len(self._iteration.sizes)
+        holding = Holding(tensor, self._keys, place, self.ledger.obituaries)
+        holding.touched = time.perf_counter()
+        if loose:
+            holding.also.append((tensor.detach(), tensor._version))
+        else:
+            holding.node = self._lineage.node_of(tensor)
+        if holding.node is not None:
+            holding.node.holding = weakref.ref(holding)
+        self._known[storage._cdata] = weakref.ref(holding)
+        return holding
+
+    def _note_save(self, holding: Holding, tensor: torch.Tensor) -> None:
+        iteration = self._iteration
+        assert iteration is not None
+        fresh = holding.turn == self._turn and holding.number == len(iteration.sizes)
+        if fresh:
+            iteration.add(holding)
+        number = holding.number if holding.turn == self._turn else -1
+        entry = (holding.size, tuple(tensor.shape), tensor.dtype, number)
+        iteration.note_save(number, entry, self._now())
+        self._follow(iteration)
+        self._place(holding, fresh=fresh)
+        self._note_moment(iteration)
+
+    def _follow(self, iteration: Iteration) -> None:
+        """Whether the plan still knows this pattern; else another one may, or none."""
+        place = len(iteration.entries) - 1
+        guide = self._guide
+        if guide is None:
+            return
+        if place >= len(guide.entries) or guide.entries[place] != iteration.entries[place]:
+            self._guide = self.guides.find(iteration.entries)
+
+    def _place(self, holding: Holding, *, fresh: bool) -> None:
+        """Hold it; at the last time that it is saved, when all parts of it are final, it may leave."""
+        guide = self._guide
+        self.ledger.next_use = None if guide is None else self._next_use
+        action = "keep"
+        if guide is not None and holding.turn == self._turn:
+            action = guide.action_after_save(holding.number, self._access())
+        if fresh:
+            if action == "recompute" and self.ledger.admit_leaving(holding):
+                return
+            self.ledger.admit(holding)
+        if action == "swap":
+            self.ledger.swap_out(holding)
+        elif action == "recompute":
+            self.ledger.forget(holding)
+
+    def _next_use(self, holding: Holding) -> int:
+        guide = self._guide
+        if guide is None or holding.turn != self._turn:
+            return 0
+        return guide.next_use(holding.number, self._access())
+
+    def _use(self, handle: Handle) -> torch.Tensor:
+        holding, ledger = handle.holding, self.ledger
+        ledger.settle()
+        step = torch._C._current_autograd_node()
+        number = step._sequence_nr() if step is not None else -1
+        if number != self._step:
+            self._step = number
+            ledger.next_step()
+        iteration = self._iteration
+        if iteration is None:
+            return handle.of(ledger.give(holding))
+        iteration.note_use(holding.number if holding.turn == self._turn else -1, number, self._now())
+        tensor = ledger.give(holding)
+        self._issue(iteration)
+        self._note_moment(iteration)
+        return handle.of(tensor)
+
+    def _note_late(self, holding: Holding, waited: float) -> None:
+        if self._iteration is not None and self._guide is not None and holding.turn == self._turn:
+            self._iteration.late[holding.number] = waited
+
+    def _issue(self, iteration: Iteration) -> None:
+        """Fetches whose trigger has come; those without room wait for the next access."""
+        guide, access = self._guide, self._access()
+        while guide is not None and self._issued < len(guide.triggers):
+            trigger, number = guide.triggers[self._issued]
+            if trigger > access:
+                break
+            self._issued += 1
+            self._waiting.append(iteration.holdings[number])
+        while self._waiting:
+            holding = self._waiting[0]()
+            if holding is not None and not self.ledger.prefetch(holding):
+                iteration.postponed = max(iteration.postponed, holding.size)
+                return
+            self._waiting.popleft()
+
+    def _access(self) -> int:
+        return self._iteration.accesses - 1 if self._iteration is not None else 0
+
+    def _now(self) -> float:
+        return time.perf_counter() - self.ledger.lost_seconds
+
+    def _note_moment(self, iteration: Iteration) -> None:
+        iteration.moments.append(Moment(iteration.times[-1], self.ledger.whole, self.ledger.held))
+
+
+def _is_left_alone(tensor: torch.Tensor) -> bool:
+    """Parameters, what is small, what has no plain memory, and slices of data that outlive the step."""
+    if is_outside(tensor) or tensor.layout is not torch.strided:
+        return True
+    if tensor.device.type != "cpu":
+        return True
+    if type(tensor) is not torch.Tensor or tensor.is_conj() or tensor.is_neg():
+        return True
+    size = tensor.untyped_storage().nbytes()
+    if size < SMALL:
+        return True
+    return tensor.grad_fn is None and size > SLICE * tensor.numel() * tensor.itemsize
+
+
+def _has_content_of(tensor: torch.Tensor, holding: Holding, *, loose: bool) -> bool:
+    """Whether the holding of the same storage has, or will have, what is in the tensor now."""
+    same = holding.saved_version == tensor._version
+    return same and not (holding.captured and (loose or holding.also))

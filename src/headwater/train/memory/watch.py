@@ -1,0 +1,68 @@
+"""Where lineage is noted: inside of modules' forward, so that backward runs at its own speed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from headwater.train.memory.lineage import Lineage
+
+
+class ModuleWatch:
+    """Enters the mode around the outermost module that is called, while `wanted` says so.
+
+    A mode that is active when backward begins would be called for each of its operations; modules are where
+    forward can be told from the rest.
+    """
+
+    def __init__(self, mode: Lineage, wanted: Callable[[], bool]) -> None:
+        self._mode, self._wanted = mode, wanted
+        self._thread = threading.get_ident()
+        self._depth = 0
+        self._entered = False
+        self._hooks: list[RemovableHandle] = []
+
+    def update(self) -> None:
+        """Be there if it is wanted; called between modules, or when something changed inside of one."""
+        if self._wanted() and not self._hooks:
+            self._depth = 0
+            before = register_module_forward_pre_hook(self._before)
+            self._hooks = [before, register_module_forward_hook(self._after, always_call=True)]
+        elif not self._wanted() and not self._depth:
+            self.close()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._leave()
+
+    def _before(self, module: torch.nn.Module, args: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._depth += 1
+        if self._depth == 1 and self._wanted() and _is_forward():
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            self._entered = True
+
+    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != self._thread or not self._depth:
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._leave()
+            self.update()
+
+    def _leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _is_forward() -> bool:
+    return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1

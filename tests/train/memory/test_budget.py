@@ -1,0 +1,254 @@
+"""The context: what it refuses, what it reports, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import resource
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwater as hw
+from budgets import assert_equal, loss_of, make, train
+from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed, WrongUse
+from headwater.train.memory.spill import SpillFile
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Failing(nn.Module):
+    """Passes tensors on until it is told not to."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error: BaseException | None = error
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.error is not None:
+            raise self.error
+        return values
+
+
+@pytest.mark.parametrize("error", [RuntimeError("as told"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_exception_in_mid_forward_leaves_nothing_behind(error: BaseException, inside: bool) -> None:
+    net, inputs = make("residual")
+    assert isinstance(net, nn.Sequential)
+    failing = Failing(error)
+    broken = nn.Sequential(*net[:4], failing, *net[4:])
+    alive: list[weakref.ref[Tensor]] = []
+    net[2].register_forward_hook(lambda *found: alive.append(weakref.ref(found[2])))
+    train("residual", steps=1)
+    gc.collect()
+    files, threads = open_files(), threading.active_count()
+    budget = hw.memory_budget(300_000)
+    if inside:
+        with budget:
+            with pytest.raises(type(error)):
+                loss_of(broken, inputs)
+            error.__traceback__ = None  # it holds what was computed
+            gc.collect()
+            failing.error = None
+            loss_of(broken, inputs).backward()
+            assert budget.report().iterations == 1
+    else:
+        with pytest.raises(type(error)), budget:
+            loss_of(broken, inputs)
+    error.__traceback__ = None
+    gc.collect()
+    assert open_files() == files
+    assert threading.active_count() == threads
+    assert all(ref() is None for ref in alive)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    assert_equal(train("residual", around=hw.memory_budget(600_000)), train("residual"))
+
+
+def test_an_interrupt_in_backward_leaves_nothing_behind() -> None:
+    net, inputs = make("residual")
+    files, threads = open_files(), threading.active_count()
+
+    def stop(gradient: Tensor) -> None:
+        raise KeyboardInterrupt
+
+    budget = hw.memory_budget(300_000)
+    with budget:
+        handle = next(iter(net.parameters())).register_hook(stop)
+        with pytest.raises(KeyboardInterrupt):
+            loss_of(net, inputs).backward()
+        handle.remove()
+        gc.collect()
+        loss_of(net, inputs).backward()
+    gc.collect()
+    assert (open_files(), threading.active_count()) == (files, threads)
+
+
+def test_a_folder_that_is_missing_or_closed_is_an_error_before_training(tmp_path: Path) -> None:
+    with pytest.raises(SpillFailed, match="not there"), hw.memory_budget("1MiB", spill=tmp_path / "none"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(SpillFailed), hw.memory_budget("1MiB", spill=tmp_path / "file"):
+        pass
+    with hw.memory_budget("1MiB", spill=tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_said_and_training_goes_on_by_recomputing(
+    tmp_path: Path,
+) -> None:
+    budget = hw.memory_budget(1_000_000)
+    with files_no_larger_than(4096):
+        found = train("residual", around=budget)
+        with pytest.raises(SpillFailed, match="no room for 8,192 more bytes"):
+            SpillFile(tmp_path).reserve(8192)
+    assert_equal(found, train("residual"))
+    report = budget.report()
+    assert report.recomputed > 0
+    assert report.swapped == 0
+    assert report.peak <= report.budget
+
+
+def test_a_full_disk_without_another_way_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    small = hw.memory_budget(300_000, recompute=False)
+    full = files_no_larger_than(100_000)
+    with (
+        full,
+        caplog.at_level(logging.WARNING),
+        pytest.raises(MemoryTooSmall, match="cannot leave") as caught,
+    ):
+        train("residual", around=small)
+    assert caught.value.needed > 300_000
+    assert "no room" in caplog.text
+
+
+def test_a_budget_below_one_step_of_backward_names_what_it_needs() -> None:
+    with pytest.raises(MemoryTooSmall, match="one step") as caught:
+        train("lstm", around=hw.memory_budget(300_000))
+    needed = caught.value.needed
+    assert needed > 300_000
+    budget = hw.memory_budget(needed)
+    assert_equal(train("lstm", around=budget), train("lstm"))
+    assert budget.report().peak <= needed
+
+
+def test_what_autograd_would_refuse_is_refused() -> None:
+    """Hooks on saved tensors switch off autograd's own check; without ours, gradients would be wrong."""
+    with hw.memory_budget("1GiB"):
+        values = torch.randn(64, 64, requires_grad=True) * 1.0
+        result = values.exp()
+        loss = (result * result).sum()
+        result.mul_(2.0)
+        with pytest.raises(SavedTensorChanged, match="in place"):
+            loss.backward()
+
+
+def test_parameters_changed_before_backward_are_refused() -> None:
+    net, inputs = make("residual")
+    with hw.memory_budget("1GiB"):
+        loss = loss_of(net, inputs)
+        with torch.no_grad():
+            for value in net.parameters():
+                value.mul_(0.5)
+        with pytest.raises(RuntimeError, match="in place"):
+            loss.backward()
+
+
+def test_one_at_a_time() -> None:
+    found: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            hw.memory_budget("1MiB").__enter__()
+        except WrongUse as error:
+            found.append(error)
+
+    with hw.memory_budget("1MiB"):
+        with pytest.raises(WrongUse, match="one at a time"), hw.memory_budget("1MiB"):
+            pass
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(found) == 1
+    with hw.memory_budget("1MiB"):
+        pass
+
+
+def test_arguments_that_cannot_be_right() -> None:
+    with pytest.raises(WrongUse, match="holds nothing"):
+        hw.memory_budget(0)
+    with pytest.raises(WrongUse, match="no number"):
+        hw.memory_budget("much")
+    with pytest.raises(WrongUse, match="at least one"):
+        hw.memory_budget("1MiB", swap=False, recompute=False)
+    with pytest.raises(WrongUse, match="not entered"):
+        hw.memory_budget("1MiB").report()
+
+
+def test_the_report() -> None:
+    budget = hw.memory_budget(500_000)
+    with budget:
+        assert "no iteration" in str(budget.report())
+    budget = hw.memory_budget(500_000)
+    train("residual", around=budget)
+    report = budget.report()
+    assert (report.iterations, report.budget) == (5, 500_000)
+    assert report.guided >= 2
+    assert report.peak <= report.budget < report.peak_before
+    assert report.swapped + report.recomputed >= report.peak_before - report.budget
+    assert max(report.held) == report.peak
+    assert max(report.held_before) == report.peak_before
+    assert len(report.seconds) == len(report.held) == len(report.held_before)
+    assert report.plan is not None
+    assert report.plan.fits
+    plain = json.loads(json.dumps(report.to_dict()))
+    assert plain["peak"] == report.peak
+    assert "late" in str(report)
+
+
+def test_evaluation_inside_changes_nothing() -> None:
+    def run() -> list[float]:
+        net, inputs = make("residual")
+        losses = []
+        for _ in range(4):
+            loss = loss_of(net, inputs)
+            loss.backward()
+            with torch.no_grad():
+                losses.append(float(loss_of(net.eval(), inputs)))
+            loss_of(net.train(), inputs)  # never goes backward
+            losses.append(float(loss.detach()))
+        return losses
+
+    with hw.memory_budget(400_000) as budget:
+        found = run()
+        assert budget.report().iterations == 4
+    assert found == run()
+
+
+def test_slices_of_data_and_buffers_are_left_alone() -> None:
+    data = torch.randn(64, 4096)
+    layer = nn.Linear(4096, 32)
+    layer.register_buffer("scale", torch.rand(4096))
+    with hw.memory_budget("1GiB") as budget:
+        for _ in range(3):
+            layer(data[:4] * layer.scale).sum().backward()
+        assert budget.report().peak_before == 4 * 4096 * 4
