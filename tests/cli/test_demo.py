@@ -50,7 +50,8 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     page = Path(found["report"]).read_text()
     assert "differing after resuming in mid-epoch" in page
     titles = ("Models beside the data", "A stream that drifts")
-    titles += ("Which samples", "Selected by infobatch", "An early ticket", "Without some photos")
+    titles += ("Which samples", "Selected by infobatch", "A memory budget")
+    titles += ("An early ticket", "Without some photos")
     for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading", *titles):
         assert f"<h2>{title}</h2>" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
@@ -97,7 +98,10 @@ def check_selection(runs: list[dict[str, Any]]) -> None:
 
 
 def check_budget(found: dict[str, Any]) -> None:
-    ticket, replay = found["ticket"], found["replay"]
+    memory, ticket, replay = found["memory"], found["ticket"], found["replay"]
+    assert memory["differing"] == 0
+    assert memory["peak"] <= memory["budget"] < memory["peak_before"]
+    assert memory["swapped"] + memory["recomputed"] > 0
     assert 0 < ticket["step"] <= ticket["steps"]
     for dense, slim in (ticket["parameters"], ticket["macs"]):
         assert slim < dense

@@ -1,10 +1,12 @@
-"""The demo's chapters on a budget: a network that becomes slim early, and a head without some photos."""
+"""The demo's chapters on budgets: less memory, a network that becomes slim, a head without some photos."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,10 +20,13 @@ from headwater.cli.exhibition import Exhibit
 from headwater.cli.exhibition.loader import PIXELS, plain_steps, training_loader
 from headwater.cli.printing import say
 from headwater.cli.training import Trainer, evaluate, small_network
-from headwater.loader import DataLoader
+from headwater.errors import HeadwaterError
+from headwater.loader import Batch, DataLoader
 from headwater.report import Chapter, Table
+from headwater.report.memory import memory_chapter
 from headwater.report.tickets import TITLE, ticket_chapter
 from headwater.store import Dataset, open
+from headwater.train.memory import memory_budget
 from headwater.train.replay.batches import FullBatch
 from headwater.train.replay.comparing import NOTHING, Comparison, compare_methods
 from headwater.train.replay.features import Features
@@ -33,6 +38,10 @@ AGAIN = "Without some photos"
 _RATIO, _BATCH = 0.5, 64
 _STEPS, _RATE, _DECAY = 300, 0.5, 1e-3
 _GONE = 0.01
+_MOST, _HELD, _TIMES = 1 << 40, 0.5, 4
+_MEMORY = """The network of the first chapter was trained for {steps} steps twice, from the same beginning: as
+usual, and within half of the memory that autograd keeps for backward. What did not fit went to a file, or was
+computed again. {differing} of {numbers:,} weights differ in the end."""
 _SLIM = """The network of the first chapter was trained again from the same beginning, on the same photos.
 Meanwhile the scales of its batch norms were watched, and when the choice of channels had settled, or a fifth
 of the run was over, the idle half went: the rest of the run trained the slim network. It was labelling
@@ -58,9 +67,13 @@ class Slimmed:
 
 
 def show_budget(photos: Path, *, network: nn.Module, accuracy: float, epochs: int, seed: int) -> Exhibit:
-    """Train a network that becomes slim, beside the dense one; and its head again without some photos."""
+    """Train within half of the memory; a network that becomes slim; and a head without some photos.
+
+    Raises `HeadwaterError` if less memory gave other weights.
+    """
     training, held_back = open(photos).split(0.8, 0.2, seed=seed)
-    chapters, figures = [], {}
+    chapter, memory = _show_memory(training, seed=seed)
+    chapters, figures = [chapter], {"memory": memory}
     if find_spec("torch_pruning") is None:
         chapters.append(Chapter(TITLE, "This part was left out: it needs pip install 'headwater[train]'"))
     else:
@@ -69,6 +82,40 @@ def show_budget(photos: Path, *, network: nn.Module, accuracy: float, epochs: in
         figures["ticket"] = asdict(slimmed)
     chapter, ways = _show_replay(training, network, seed=seed)
     return Exhibit((*chapters, chapter), {**figures, "replay": ways})
+
+
+def _show_memory(training: Dataset, *, seed: int) -> tuple[Chapter, dict[str, Any]]:
+    loader = training_loader(training, seed)
+    batches = list(islice(loader, 2)) * _TIMES
+    classes = len(training.classes)
+    with memory_budget(_MOST) as budget:
+        _learn(batches[:2], classes, seed)
+    most = budget.report().peak_before
+    plain = _learn(batches, classes, seed)
+    with memory_budget(int(_HELD * most)) as budget:
+        held = _learn(batches, classes, seed)
+    report = budget.report()
+    differing = sum(int((a != b).sum()) for a, b in zip(plain, held, strict=True))
+    if differing:
+        raise HeadwaterError(f"{differing} weights differ after training within a memory budget")
+    say(str(report))
+    numbers = sum(each.numel() for each in plain)
+    text = _MEMORY.format(steps=len(batches), differing=differing, numbers=numbers)
+    facts = ("budget", "peak_before", "peak", "swapped", "recomputed", "stall_seconds", "late_fetches")
+    known = report.to_dict()
+    return memory_chapter(report, text=text), {name: known[name] for name in facts} | {"differing": differing}
+
+
+def _learn(batches: Sequence[Batch], classes: int, seed: int) -> list[torch.Tensor]:
+    """What a new network's weights are after a step on each batch."""
+    torch.manual_seed(seed)
+    model = small_network(classes)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for batch in batches:
+        optimiser.zero_grad()
+        torch.autograd.backward(cross_entropy(model(batch.inputs), batch.targets))
+        optimiser.step()
+    return [each.detach() for each in model.state_dict().values()]
 
 
 def _show_ticket(
