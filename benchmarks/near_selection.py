@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -177,6 +177,7 @@ class FetchedAgain:
     """Selects for a loader by a look at every photo with the network itself; they cross the link for it."""
 
     name = "medoids at the trainer"
+    state: ClassVar[dict[str, str]] = {}
 
     def __init__(self, course: Course, loader: hw.DataLoader, epochs: int) -> None:
         """`loader` gives all photos in their order, as the network is to see them."""
@@ -188,7 +189,7 @@ class FetchedAgain:
     def resume(self, selection: Selection) -> None:
         """No run of this is saved."""
 
-    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+    def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         """It goes on, whatever it costs."""
 
     def select_epoch(self, samples: Samples) -> Selection | None:

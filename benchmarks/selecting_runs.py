@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,8 @@ class Redundant:
     A sample that was not served itself for `PATIENCE` epochs is.
     """
 
+    state: ClassVar[dict[str, str]] = {}
+
     def __init__(self, selector: Selector, cached: NDArray[np.bool_] | None) -> None:
         self.name, self._selector, self._cached = selector.name, selector, cached
         self._read: NDArray[np.int32] | None = None
@@ -71,7 +73,10 @@ class Redundant:
     def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
         """There is one rank, whoever asks."""
 
-    def trained(self, seconds: float, *, whole: bool) -> None:
+    def resume(self, selection: Selection) -> None:
+        """No run of this is saved."""
+
+    def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         """It goes on, whatever it costs."""
 
     def select_epoch(self, samples: Samples) -> Selection:

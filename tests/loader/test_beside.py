@@ -116,8 +116,10 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert loader.selection.weights.mean() == pytest.approx(1)
         fed = beside.rounds[2].fed
         assert fed is not None
-        assert loader.selection.state == {"model": fed.version}, "which proxy chose it is saved along"
-        assert loader.signals.notes["selection"]["state"] == {"model": fed.version}
+        assert loader.selection.state == {"model": fed.version, "run": "mine"}, (
+            "which proxy chose it is saved along"
+        )
+        assert loader.signals.notes["selection"]["state"] == loader.selection.state
 
 
 def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(colours: hw.Dataset) -> None:
@@ -203,7 +205,7 @@ def test_training_goes_on_while_stores_select_and_waits_no_longer_than_an_epoch_
     beside, stores = canned
     beside.select_epoch(look(0, colours))
     beside.feed(make_model())  # returns at once, though stores take for ever
-    beside.trained(0.05, whole=True, visited=COUNT)
+    beside.trained(0.05, whole=True, visited=COUNT, everything=COUNT)
     begun = time.monotonic()
     assert beside.select_epoch(look(1, colours)) is None
     assert time.monotonic() - begun < 30
@@ -222,7 +224,7 @@ def test_a_late_round_is_waited_for_once_and_holds_back_none(
     beside, stores = canned
     beside.select_epoch(look(0, colours))
     beside.feed(make_model())
-    beside.trained(0.05, whole=True, visited=COUNT)
+    beside.trained(0.05, whole=True, visited=COUNT, everything=COUNT)
     for epoch in (1, 2, 3):
         assert beside.select_epoch(look(epoch, colours)) is None
         beside.feed(make_model())
@@ -308,7 +310,9 @@ def test_selecting_that_costs_more_than_it_saves_ends(
     for epoch in range(6):
         found.append(beside.select_epoch(look(epoch, colours)))
         beside._worth.spend(waited=50.0)
-        beside.trained(1.0, whole=True, visited=COUNT if found[-1] is None else len(found[-1]))
+        beside.trained(
+            1.0, whole=True, visited=COUNT if found[-1] is None else len(found[-1]), everything=COUNT
+        )
         beside.feed(make_model())
         finish(beside)
     assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, COUNT, COUNT]
@@ -330,11 +334,23 @@ def test_a_run_that_goes_on_knows_that_it_selects_and_by_which_name(colours: hw.
         for epoch in range(4, 9):
             beside.select_epoch(look(epoch, colours))
             beside._worth.spend(fed=1.0)
-            beside.trained(50.0, whole=True, visited=50)
+            beside.trained(50.0, whole=True, visited=50, everything=COUNT)
             beside.feed(make_model())
             finish(beside)
         assert not beside.dropped, "an epoch on everything would take 150 s"
         assert {wish.run for wish in stores.wishes} == {name or "was"}
+
+
+def test_a_run_that_goes_on_knows_that_selecting_has_ended(colours: hw.Dataset) -> None:
+    with closing(Beside("infobatch", colours, STEPS, precision="fp32")) as beside:
+        state = {**beside.state, "dropped": "it costs too much"}
+        beside.resume(Selection("s", 3, np.arange(COUNT), np.ones(COUNT, np.float32), "r", state=state))
+        beside.feed(make_model())
+        found = beside.select_epoch(look(4, colours))
+    assert not beside.rounds
+    assert found is not None
+    assert (len(found), found.reason) == (COUNT, "everything: it costs too much")
+    assert found.state == state, "the next one to go on knows it too"
 
 
 def test_where_the_trunk_is_frozen_samples_differ_by_the_last_layers_gradient(

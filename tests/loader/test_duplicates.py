@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -114,6 +114,8 @@ class Afar:
     """Selects elsewhere, where nobody knows of near-duplicates: once, for the second epoch."""
 
     name = "afar"
+    state: ClassVar = {"run": "early"}
+    everything: list[int] = field(default_factory=list)
     visited: list[int] = field(default_factory=list)
 
     def attach(self, ranks: Any) -> None:
@@ -122,8 +124,9 @@ class Afar:
     def resume(self, selection: Selection) -> None:
         pass
 
-    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+    def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         self.visited.append(visited)
+        self.everything.append(everything)
 
     def select_epoch(self, samples: Samples) -> Selection | None:
         if samples.epoch != 1:
@@ -149,6 +152,7 @@ def test_what_is_selected_elsewhere_has_one_of_a_group_too(data: hw.Dataset) -> 
     list(loader)
     list(loader)
     assert afar.visited == 3 * [len(data) - COPIES], "it is told how many were visited for all"
+    assert afar.everything == afar.visited, "and that an epoch without a selection visits no more"
     assert loader.selection is not None
     assert loader.selection.places.tolist() == found.places.tolist(), "the last one stands"
     everything = make(data, select=Afar(), cache=1 << 20, duplicates=replace(duplicates, mode="stand_in"))

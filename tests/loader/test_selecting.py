@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -327,6 +327,7 @@ class Afar:
     answers: list[Selection | None]
     told: list[tuple[bool, bool]] = field(default_factory=list)
     name = "afar"
+    state: ClassVar = {"run": "early"}
 
     def attach(self, ranks: Any) -> None:
         pass
@@ -334,7 +335,7 @@ class Afar:
     def resume(self, selection: Selection) -> None:
         self.answers.append(selection)
 
-    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+    def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         self.told.append((seconds > 0, whole, visited))
 
     def select_epoch(self, samples: Samples) -> Selection | None:
@@ -362,6 +363,16 @@ def test_who_works_elsewhere_hears_what_stands_where_a_run_goes_on(data: hw.Data
     assert found is not None
     assert found.places.tolist() == places.tolist()
     assert found.state == {"run": "mine"}, "also of one that stands for another epoch"
+
+
+def test_who_works_elsewhere_has_its_state_saved_before_it_has_selected(
+    data: hw.Dataset, tmp_path: Path
+) -> None:
+    loader = make(data, Afar([]), signals=tmp_path)
+    list(loader)
+    afar = Afar([])
+    make(data, afar, signals=tmp_path).load_state_dict(loader.state_dict())
+    assert [one and one.state for one in afar.answers] == [{"run": "early"}]
 
 
 def test_who_works_elsewhere_hears_how_long_epochs_take_and_which_are_whole(

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from columns import make_samples, seeds
 from headwater.errors import WrongUse
 from headwater.select.choosing import (
-    budgets,
     by_class,
     check_part,
     check_share,
@@ -17,6 +16,7 @@ from headwater.select.choosing import (
     known,
     lowest,
     mark_lowest,
+    part_of,
 )
 
 
@@ -29,7 +29,8 @@ def test_the_same_as_a_sort_of_each_class(seed: int) -> None:
     scores = rng.integers(0, 6, count).astype(np.float32)
     scores[rng.random(count) < 0.2] = np.nan
     wanted: list[int] = []
-    for label, budget in zip(*budgets(labels, share), strict=True):
+    for label, size in zip(*np.unique(labels, return_counts=True), strict=True):
+        (budget,) = part_of(np.array([size]), share)
         places = np.flatnonzero(labels == label)
         order = places[np.argsort(scores[places], kind="stable")]
         first = min(turn * budget, len(places) - budget)
@@ -39,7 +40,7 @@ def test_the_same_as_a_sort_of_each_class(seed: int) -> None:
 
 def test_a_share_of_each_class_is_rounded_up() -> None:
     labels = np.array([0] * 10 + [1] * 3 + [7])
-    assert budgets(labels, 0.3)[1].tolist() == [3, 1, 1]
+    assert part_of(np.array([10, 3, 1]), 0.3).tolist() == [3, 1, 1]
     assert len(lowest(np.arange(14.0), labels, share=0.3)) == 5
     assert len(lowest(np.arange(14.0), labels, share=1)) == 14
 

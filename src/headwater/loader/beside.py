@@ -13,7 +13,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,6 @@ class Beside:
         self._calls = 0
         self._facts, self._worth = _Facts(), Worth()
         self._standing = False  # whether there is a selection by which epochs go
-        self._everything = len(dataset)  # samples of an epoch without one
         self._busy = False  # whether stores were asked for a selection since the last epoch, or still are
         self._dropped = ""
 
@@ -175,14 +174,20 @@ class Beside:
         """Why there is no more selection, in a line; empty while there is."""
         return self._dropped
 
+    @property
+    def state(self) -> dict[str, str]:
+        """The run's name."""
+        return {"run": self._wish.run}
+
     def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
         """The ranks are those of a loader, which may have been told them."""
         self._ranks = ranks
 
     def resume(self, selection: Selection) -> None:
-        """A saved run goes on: epochs go by this selection, if stores made it, and the run has its name."""
+        """A saved run goes on by its name: epochs go by this selection, if stores made it, or all is over."""
         run = selection.state.get("run", "")
-        self._standing = bool(run)
+        self._standing = "model" in selection.state
+        self._dropped = selection.state.get("dropped", "")
         if run and not self._named:
             self._wish = msgspec.structs.replace(self._wish, run=run)
             self._feeder.run = run
@@ -236,30 +241,29 @@ class Beside:
         self._standing = self._standing or found is not None
         return found
 
-    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+    def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         """An epoch took so long, for so many samples; one that was not `whole` tells nothing of them."""
         if not whole:
             self._worth.epoch_seconds = seconds
             return
-        if not self._standing:
-            self._everything = visited
         self._worth.note(
             seconds,
             visited=visited,
-            samples=self._everything,
+            samples=everything,
             selected=self._standing,
             busy=self._busy,
         )
         self._busy = not all(one.done.is_set() for one in self._rounds)
 
     def _follow(self, samples: Samples, due: Sequence[Round]) -> Selection | None:
-        if not due:
+        if not due and not self._dropped:
             return None
         if not self._dropped:
             verdict = share(lambda: self._find(due), self._ranks)
             self._dropped = verdict.dropped
         if self._dropped:
-            return select_all(samples, name=self.name, reason=f"everything: {self._dropped}")
+            found = select_all(samples, name=self.name, reason=f"everything: {self._dropped}")
+            return replace(found, state={**self.state, "dropped": self._dropped})
         if verdict.ids is None or verdict.weights is None:
             return None
         places = self._dataset.index.position_of(verdict.ids)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -47,6 +48,11 @@ class Elsewhere(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """What is saved of it while it has made no selection; `resume` gets it back."""
+        ...
+
     def attach(self, ranks: Callable[[], tuple[int, int]]) -> None:
         """It selects for a loader that is of this rank, of so many."""
         ...
@@ -59,11 +65,11 @@ class Elsewhere(Protocol):
         """The samples of the epoch; None where there is nothing new, so that the last ones stand."""
         ...
 
-    def trained(self, seconds: float, *, whole: bool, visited: int) -> None:
+    def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         """An epoch is over, after so many seconds; `whole` unless it was resumed or left early.
 
-        `visited` is how many samples it has, which are fewer than were selected where near-duplicates are
-        left out.
+        `visited` is how many samples it has, `everything` how many one without a selection has; both are
+        fewer where near-duplicates are left out.
         """
         ...
 
@@ -103,6 +109,7 @@ class Curator:
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
+        self._everything = len(dataset)  # samples of an epoch without a selection
         self.running = False
         """Whether a loop is in the middle of an epoch."""
 
@@ -163,10 +170,10 @@ class Curator:
     def trained(self, seconds: float, *, whole: bool) -> None:
         """Say that an epoch is over, to who wants to know."""
         if isinstance(self._selector, Elsewhere):
-            visited = len(self._dataset) if self._selection is None else len(self._selection)
-            self._selector.trained(seconds, whole=whole, visited=visited)
+            visited = self._everything if self._selection is None else len(self._selection)
+            self._selector.trained(seconds, whole=whole, visited=visited, everything=self._everything)
         elif self._ledger is not None and whole and self._selection is not None:
-            self._ledger.trained(seconds, visited=len(self._selection), samples=len(self._dataset))
+            self._ledger.trained(seconds, visited=len(self._selection), samples=self._everything)
         elif self._ledger is not None:
             self._ledger.left()
 
@@ -206,7 +213,11 @@ class Curator:
 
     def _find(self, samples: Samples) -> Selection:
         """A new selection; from elsewhere the last one again where none comes, and everything before any."""
-        redundancy = "keep" if self._pantry is None else self._pantry.redundancy(samples.stalled)
+        redundancy, left_out = "keep", 0
+        if self._pantry is not None and self._pantry.duplicates is not None:
+            redundancy = self._pantry.redundancy(samples.stalled)
+            left_out = self._pantry.duplicates.redundant if redundancy == "drop" else 0
+        self._everything = len(samples) - left_out
         if not isinstance(self._selector, Elsewhere):
             return self._choose(self._selector, samples, redundancy)
         found, last = self._selector.select_epoch(samples), self._selection
@@ -215,6 +226,7 @@ class Curator:
             return Selection(self.name, samples.epoch, last.places, last.weights, reason, state=last.state)
         if found is None:
             found = select_all(samples, name=self.name, reason="everything, until there is a selection")
+            found = replace(found, state=self._selector.state)
         return complete_selection(samples, found, redundancy=redundancy)
 
     def _choose(self, selector: Selector, samples: Samples, redundancy: str) -> Selection:

@@ -28,12 +28,6 @@ def check_part(name: str, value: float) -> None:
         raise WrongUse(f"{name} is {value}; it must be from 0 to 1")
 
 
-def budgets(labels: Ints, share: float) -> tuple[Ints, Ints]:
-    """The classes, -1 among them, and how many samples of each make the share: at least one."""
-    classes, counts = np.unique(labels, return_counts=True)
-    return classes, part_of(counts, share)
-
-
 def part_of(counts: Ints, share: float) -> Ints:
     """How many samples of each class make the share: at least one."""
     found: Ints = np.maximum(1, np.ceil(counts * share - 1e-9).astype(np.int64))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.errors import DatasetStale, HeadwaterError, StoreLost, Unreachable
+from headwater.errors import DatasetStale, HeadwaterError, StoreLost, Unreachable, WrongUse
 from headwater.store.client.connection import Connection
 from headwater.store.client.errand import Abandoned, Errand
 from headwater.store.client.jobs import JobClient
@@ -106,11 +106,14 @@ class Commission:
         return job
 
     def _fetch(self, connection: Connection, job: JobFacts) -> Chosen:
-        """All pages; raises `HeadwaterError` if they are not what the job has come to."""
+        """All pages; raises `HeadwaterError` if they are not what the job has come to, or are gone."""
         count, parts, start = job.counts.get("chosen", 0), [], 0
-        while start < count <= len(self._store.index):
-            parts.append(self._page(connection, job.id, start))
-            start += len(parts[-1].ids)
+        try:
+            while start < count <= len(self._store.index):
+                parts.append(self._page(connection, job.id, start))
+                start += len(parts[-1].ids)
+        except WrongUse as error:  # another job may well come to its end
+            raise HeadwaterError(f"{connection.address.place} has no result of its job: {error}") from error
         if len({part.rows.shape[1] for part in parts}) > 1 or (found := join(parts)).digest() != job.result:
             raise HeadwaterError(f"what {connection.address.place} sends is not what its job has come to")
         return found
