@@ -116,7 +116,7 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert loader.selection.weights.mean() == pytest.approx(1)
         fed = beside.rounds[2].fed
         assert fed is not None
-        assert loader.selection.state == {"model": fed.version, "run": "mine"}, (
+        assert loader.selection.state == {"model": fed.version, "run": "mine"}, "it is saved along"
             "which proxy chose it is saved along"
         )
         assert loader.signals.notes["selection"]["state"] == loader.selection.state
