@@ -117,8 +117,6 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         fed = beside.rounds[2].fed
         assert fed is not None
         assert loader.selection.state == {"model": fed.version, "run": "mine"}, "it is saved along"
-            "which proxy chose it is saved along"
-        )
         assert loader.signals.notes["selection"]["state"] == loader.selection.state
 
 
