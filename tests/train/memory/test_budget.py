@@ -225,6 +225,18 @@ def test_the_report() -> None:
     assert "late" in str(report)
 
 
+def test_the_record_of_an_iteration_can_be_planned_again() -> None:
+    net, inputs = make("residual")
+    with hw.memory_budget("1GiB") as budget:
+        with pytest.raises(WrongUse, match="measured"):
+            budget.record()
+        for _ in range(2):
+            loss_of(net, inputs).backward()
+        record = budget.record()
+        assert record.peak() == budget.report().peak_before
+    assert sum(tensor.parents is not None for tensor in record.tensors) > len(record.tensors) // 2
+
+
 def test_evaluation_inside_changes_nothing() -> None:
     def run() -> list[float]:
         net, inputs = make("residual")

@@ -10,6 +10,7 @@ import torch
 
 from headwater.data.bytecount import parse_bytes
 from headwater.errors import WrongUse
+from headwater.plan.memory import AccessRecord
 from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.lineage import Lineage
 from headwater.train.memory.outcome import MemoryReport
@@ -70,6 +71,15 @@ class MemoryBudget:
         if self._last is None:
             raise WrongUse("a memory budget that was not entered has nothing to report; use it with `with`")
         return self._last
+
+    def record(self) -> AccessRecord:
+        """The accesses of the iteration that the present plan was made of; raises `WrongUse` without one."""
+        if self._tracker is not None:
+            self._tracker.finish()
+            guide = self._tracker.guides.find(())
+            if guide is not None:
+                return guide.record
+        raise WrongUse("no iteration was measured yet, or the memory budget was left; ask inside of it")
 
     def _open(self) -> None:
         self._tier = FileTier(SpillFile(self._spill))
