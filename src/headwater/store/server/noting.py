@@ -10,12 +10,14 @@ from headwater.models.version import ModelVersion
 from headwater.store.server.linefile import Fact
 from headwater.store.wire import messages
 from headwater.store.wire.messages import (
+    Forget,
     InboxSeal,
     JobStart,
     JobStop,
     Message,
     ModelOffer,
     ModelRollback,
+    ModelSeal,
     ModelSwitch,
     ModelTake,
     Release,
@@ -71,6 +73,20 @@ def _seal(asked: InboxSeal) -> dict[str, Fact]:
     return {"of": asked.dataset}
 
 
+def _forget(asked: Forget) -> dict[str, Fact]:
+    """Never the ids."""
+    return {
+        "of": asked.dataset,
+        "samples": len(asked.ids) // 8,
+        "delete_files": asked.delete_files,
+        "dry_run": asked.dry_run,
+    }
+
+
+def _seal_models(asked: ModelSeal) -> dict[str, Fact]:
+    return {"versions": ",".join(asked.versions[:_MOST_IDS])}
+
+
 _FACTS: dict[str, tuple[type[Message], Callable[[Any], dict[str, Fact]]]] = {
     "release": (Release, _release),
     "model_offer": (ModelOffer, _offer),
@@ -80,4 +96,6 @@ _FACTS: dict[str, tuple[type[Message], Callable[[Any], dict[str, Fact]]]] = {
     "job_start": (JobStart, _start),
     "job_stop": (JobStop, _stop),
     "inbox_seal": (InboxSeal, _seal),
+    "forget": (Forget, _forget),
+    "model_seal": (ModelSeal, _seal_models),
 }
