@@ -66,6 +66,7 @@ class Home:
         """A head that was fine-tuned with a journal, labels that it gave, and features that were kept."""
         write_colours(self.data, count=20)
         make_registry(self.folder / "models")
+        self.scene.hashes([0])  # so that all copies have one key
         with closing(hw.open(self.data)) as data:
             Tuner(data, "plain", registry=self.registry, recipe=RECIPE).fit(NAME, journal=True)
             self.relabel()

@@ -21,6 +21,7 @@ from headwater.store.server.config import name_of
 if TYPE_CHECKING:
     from headwater.store.wire.messages import ForgottenThere
     from headwater.tune.forget.survey import Scene, Survey
+    from headwater.tune.forget.traces import Trace
     from headwater.tune.forget.work import Forgot
 
 _ID = re.compile(r"\d{1,19}")
@@ -71,6 +72,9 @@ def forget(
     feature_bytes: Annotated[
         str, typer.Option(metavar="SIZE", help="Local data: disk for features of a relabel; 0 keeps none.")
     ] = "1GiB",
+    scan: Annotated[
+        list[Path] | None, typer.Option(metavar="FOLDER", help="Look for traces there when it is done.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and end.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish what was interrupted, whatever it was.")
@@ -84,6 +88,7 @@ def forget(
 ) -> None:
     """Forget samples everywhere; killed, the same command goes on where it stood. It cannot be undone."""
     from headwater.tune.forget.survey import Wish, look_around
+    from headwater.tune.forget.traces import find_traces, marks_of
     from headwater.tune.forget.work import forget as forget_all
 
     data, ids = _divide(words)
@@ -110,7 +115,10 @@ def forget(
         _print_survey(survey, as_json=False)
         typer.confirm("forget these for good?", abort=True, err=True)
     done = forget_all(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
-    _print(done, survey, as_json=json)
+    traces = find_traces(scan or (), marks_of(done.task))
+    _print(done, survey, traces, as_json=json)
+    if traces:
+        raise typer.Exit(1)
 
 
 class _Labels:
@@ -190,7 +198,7 @@ def _print_survey(survey: Survey, *, as_json: bool) -> None:
     _tell_left(survey.left)
 
 
-def _print(done: Forgot, survey: Survey, *, as_json: bool) -> None:
+def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bool) -> None:
     task = done.task
     if as_json:
         print_json(
@@ -203,6 +211,7 @@ def _print(done: Forgot, survey: Survey, *, as_json: bool) -> None:
                 "sealed": sorted(task.sealed),
                 "left": dict(survey.left),
                 "cached": done.cached,
+                "traces": [{"path": str(one.path), "mark": one.mark} for one in traces],
                 "seconds": done.seconds,
             }
         )
@@ -222,6 +231,12 @@ def _print(done: Forgot, survey: Survey, *, as_json: bool) -> None:
     if not task.old:
         say("no model was made again: none that is in force was trained on them, or --no-model was said")
     _tell_left(survey.left)
+    for trace in traces:
+        say(
+            f"{trace.path}: {trace.mark}, at {trace.offset}"
+            if trace.offset >= 0
+            else f"{trace.path}: {trace.mark}"
+        )
     say(f"{len(task.ids):,} samples forgotten in {sum(done.seconds.values()):.1f} s")
 
 

@@ -39,6 +39,7 @@ from headwater.store.wire.messages import (
     ACTIONS,
     BlocksRequest,
     FeatureRequest,
+    Forget,
     Hello,
     InboxSeal,
     IndexRequest,
@@ -50,6 +51,7 @@ from headwater.store.wire.messages import (
     ModelPart,
     ModelQuery,
     ModelRollback,
+    ModelSeal,
     ModelSwitch,
     ModelTake,
     ReadRequest,
@@ -197,6 +199,8 @@ BODY_KINDS: dict[str, type] = {
     "job_start": JobStart,
     "job_stop": JobStop,
     "inbox_seal": InboxSeal,
+    "forget": Forget,
+    "model_seal": ModelSeal,
 }
 """Actions with a body, and what it is."""
 

@@ -24,6 +24,8 @@ from headwater.store.wire.messages import (
     DatasetFacts,
     FailedSample,
     FeatureRequest,
+    Forget,
+    ForgottenThere,
     Guess,
     Hello,
     InboxSeal,
@@ -35,11 +37,13 @@ from headwater.store.wire.messages import (
     JobStop,
     LabelRequest,
     ModelPart,
+    ModelSeal,
     ModelSwitch,
     Prediction,
     ReadRequest,
     Release,
     SealedInbox,
+    SealedVersions,
     SelectionRequest,
     SelectionWish,
     Welcome,
@@ -113,6 +117,10 @@ OTHERS = [
     Prediction("bee", 1.0, None, "small", "v"),
     InboxSeal("photos"),
     SealedInbox("photos-inbox", "v", 3, 99, 1),
+    Forget("photos", bytes(16), delete_files=True, dry_run=True, models=["0" * 32]),
+    ForgottenThere("photos", "v", "w", 3, {"index": 1, "labels": 2}, labelled=7),
+    ModelSeal(["0" * 32]),
+    SealedVersions(["0" * 32]),
 ]
 
 

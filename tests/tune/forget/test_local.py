@@ -247,7 +247,7 @@ def test_a_head_that_went_on_from_one_that_saw_it_is_refused(home: Home) -> None
     with closing(hw.open(home.data)) as data:
         recipe = Recipe(epochs=2, runs=2, seed=8)
         Tuner(data, NAME, registry=home.registry, recipe=recipe).fit("further", journal=True)
-    with pytest.raises(ModelRefused, match="in force as further .* went on from a head that saw them"):
+    with pytest.raises(ModelRefused, match=r"in force as further .* went on from a head that saw them"):
         look_around(home.scene, Wish(ids=ids))
 
 

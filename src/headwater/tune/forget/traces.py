@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from headwater.tune.forget.task import Task
+
 _AT_ONCE = 1 << 24
 _EXCERPT = 48
 """Bytes of a file's middle that stand for its content: less than any image has, more than chance makes."""
@@ -54,6 +56,15 @@ class Marks:
     @property
     def longest(self) -> int:
         return max(map(len, self.needles.values()))
+
+
+def marks_of(task: Task) -> Marks:
+    """Of all samples of a task, as far as it knows them."""
+    found: dict[str, bytes] = {}
+    for id in task.ids:
+        found |= {f"{mark} of {id}": needle for mark, needle in Marks.of(id).needles.items()}
+    found |= {f"path {key}": key.encode() for key in task.keys}
+    return Marks(found | {f"content {digest}": digest.encode() for digest in task.contents})
 
 
 def find_traces(folders: Iterable[Path], marks: Marks) -> list[Trace]:
