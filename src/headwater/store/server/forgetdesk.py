@@ -7,8 +7,6 @@ was killed finds, when it is asked once more, what is left to do.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from headwater.data.forgotten import Forgotten
 from headwater.data.index import Index
 from headwater.data.indexcache import cache_folder, drop_indexes
 from headwater.engine.budget import Busy
+from headwater.engine.fetching import content_digests
 from headwater.errors import DatasetNotFound, HeadwaterError, Refused, WrongUse
 from headwater.store.local import LocalStore
 from headwater.store.server.desk import Desk, parse_ids
@@ -35,8 +34,6 @@ from headwater.store.server.studios import Studios
 from headwater.store.server.talk import Answer
 from headwater.store.wire import messages
 from headwater.store.wire.messages import Forget, ForgottenThere
-
-log = logging.getLogger("headwater")
 
 Ids = NDArray[np.int64]
 Reopen = Callable[[str], LocalStore]
@@ -179,7 +176,7 @@ class ForgetDesk:
         return ForgetPlan(
             ids=tuple(ids.tolist()),
             keys=tuple(store.index.key(position) for position in positions.tolist()),
-            contents=tuple(digests_of(store, positions)),
+            contents=tuple(content_digests(store, positions)),
             before=store.index.version,
             delete_files=asked.delete_files,
         )
@@ -224,14 +221,3 @@ class ForgetDesk:
             found=dict(found),
             labelled=labelled,
         )
-
-
-def digests_of(store: LocalStore, positions: NDArray[np.int64]) -> Iterator[str]:
-    """BLAKE2b-128 of the files at these positions, as an inbox names them; of those that can be read."""
-    for position in positions:
-        try:
-            (data,) = store.read(np.array([position]))
-        except HeadwaterError as error:
-            log.warning("the content of a sample that is forgotten cannot be read: %s", type(error).__name__)
-            continue
-        yield hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from headwater.data.forgetting import Audit
 from headwater.data.forgotten import Forgotten, forgotten_folder
 from headwater.data.index import Index, sample_ids
-from headwater.errors import HeadwaterError, ModelRefused, WrongUse
+from headwater.engine.fetching import content_digests
+from headwater.errors import ModelRefused, WrongUse
 from headwater.models.registry import Registry
 from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
@@ -178,14 +179,7 @@ class _Surveyor:
         index = self._data.index
         positions = index.position_of(self._ids[index.has(self._ids)])
         keys = tuple(index.key(position) for position in positions.tolist())
-        contents = []
-        for position in positions:
-            try:
-                (content,) = self._data.store.read(np.array([position]))
-            except HeadwaterError:
-                continue
-            contents.append(hashlib.blake2b(content, digest_size=16).hexdigest())
-        return keys, tuple(contents)
+        return keys, tuple(content_digests(self._data.store, positions))
 
 
 def _stuck_at(there: Mapping[str, Models], affected: Affected) -> dict[str, str]:
