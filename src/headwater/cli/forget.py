@@ -187,11 +187,11 @@ def _print_survey(survey: Survey, *, as_json: bool) -> None:
         print_json(document)
         return
     rows = [
-        (place, what, f"{count:,}")
+        (what, f"{count:,}", place)
         for place, there in survey.there.items()
         for what, count in there.found.items()
     ]
-    print_table(("place", "what is there", "of it"), rows)
+    print_table(("what is there", "of it", "place"), rows)
     for name, digest in task.old.items():
         say(f"{name}: version {digest[:_SHOWN]} is made again without them")
     say(f"{len(task.ids):,} samples; {len(task.sealed):,} versions of models saw them and are sealed")
@@ -217,12 +217,12 @@ def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bo
         )
         return
     rows = [
-        (name, what, f"{count:,}")
+        (what, f"{count:,}", name)
         for name, there in done.found.items()
         for what, count in there.found.items()
     ]
-    rows += [("this machine's cache", what, f"{count:,}") for what, count in done.cached.items()]
-    print_table(("place", "what is gone", "of it"), rows)
+    rows += [(what, f"{count:,}", "this machine's cache") for what, count in done.cached.items()]
+    print_table(("what is gone", "of it", "place"), rows)
     for name in task.old:
         say(_tell_model(done, name))
     for where, counts in done.relabelled.items():

@@ -13,7 +13,9 @@ from headwater.tune.forget.task import Task
 
 _AT_ONCE = 1 << 24
 _EXCERPT = 48
-"""Bytes of a file's middle that stand for its content: less than any image has, more than chance makes."""
+"""Bytes of a file that stand for its content: less than any image has, more than chance makes."""
+_ENDING = 16
+"""Bytes behind them: images of a kind begin and end alike."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Marks:
         if key:
             found["key"] = key.encode()
         if content:
-            middle = len(content) // 2
-            found["content"] = content[middle : middle + _EXCERPT]
+            begin = max(0, len(content) - _EXCERPT - _ENDING)
+            found["content"] = content[begin : begin + _EXCERPT]
             for name, digest in (
                 ("blake2b", hashlib.blake2b(content, digest_size=16)),
                 ("sha256", hashlib.sha256(content)),
