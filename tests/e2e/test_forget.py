@@ -147,7 +147,7 @@ def test_everything_knows_of_it_before_and_nothing_after(yard: Yard) -> None:
     with closing(reader), pytest.raises(DatasetStale, match="open it again"):
         reader.store.read(np.array([0]))
     with models_of(yard.stores[0].address) as models, pytest.raises(ModelRefused, match="is sealed"):
-        models.rollback(NAME, new)
+        models.rollback(NAME)
     for store in yard.stores:
         store.restart()
     with closing(hw.open(yard.uris, progress=False)) as data:
