@@ -144,6 +144,7 @@ def test_everything_knows_of_it_before_and_nothing_after(yard: Yard) -> None:
         assert there.found["features"] == 2, "those of the fine-tuning are those of the relabel"
         assert there.found["labels"] >= 2
     assert len(done.relabelled) == 2
+    assert {way["kind"] for way in done.brought.values()} == {"delta"}
     with closing(reader), pytest.raises(DatasetStale, match="open it again"):
         reader.store.read(np.array([0]))
     with models_of(yard.stores[0].address) as models, pytest.raises(ModelRefused, match="is sealed"):

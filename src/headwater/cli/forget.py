@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.linking import Ca, Cert, Key, TokenFile
-from headwater.cli.printing import JsonFlag, print_json, print_table, say
+from headwater.cli.printing import JsonFlag, format_bytes, print_json, print_table, say
 from headwater.data.bytecount import parse_bytes
 from headwater.errors import WrongUse
 from headwater.store.client.address import is_store
@@ -207,6 +207,7 @@ def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bo
                 "resumed": done.resumed,
                 "places": {name: _describe(there) for name, there in done.found.items()},
                 "models": {name: _describe_model(done, name) for name in task.old},
+                "brought": done.brought,
                 "relabelled": done.relabelled,
                 "sealed": sorted(task.sealed),
                 "left": dict(survey.left),
@@ -225,6 +226,8 @@ def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bo
     print_table(("what is gone", "of it", "place"), rows)
     for name in task.old:
         say(_tell_model(done, name))
+    for where, way in done.brought.items():
+        say(f"{where}: in force, as {way['kind']} of {format_bytes(float(way['bytes']))}")
     for where, counts in done.relabelled.items():
         changed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         say(f"labels of {where}: {changed or 'none'}")

@@ -57,8 +57,8 @@ class Place(Protocol):
     def models(self) -> Models:
         """The models there."""
 
-    def bring(self, name: str, digest: str) -> None:
-        """Put a version of the registry in force there."""
+    def bring(self, name: str, digest: str) -> dict[str, str | int]:
+        """Put a version of the registry in force there; in which way, and how many bytes that took."""
 
     def forget(self, task: Task) -> ForgottenThere:
         """Have the samples forgotten."""
@@ -93,13 +93,14 @@ class AtStore:
         in_force = {name: digests[0] for name, digests in inventory.current.items() if digests and digests[0]}
         return Models(in_force, tuple(manifests))
 
-    def bring(self, name: str, digest: str) -> None:
+    def bring(self, name: str, digest: str) -> dict[str, str | int]:
         token, link = self.access.token, self.access.link
         (sent,) = push(
             self.registry, [self.store], digest, name=name, token=token, link=link, terms=_BRING_BACK
         )
         if sent.error is not None:
             raise sent.error
+        return {"kind": sent.kind, "bytes": sent.sent_bytes}
 
     def forget(self, task: Task) -> ForgottenThere:
         with self._client() as client:
@@ -156,8 +157,8 @@ class Here:
     def models(self) -> Models:
         return Models()
 
-    def bring(self, name: str, digest: str) -> None:
-        """It is in the registry."""
+    def bring(self, name: str, digest: str) -> dict[str, str | int]:
+        return {"kind": "nothing", "bytes": 0}  # it is in the registry
 
     def forget(self, task: Task) -> ForgottenThere:
         self.forgotten.add(task.ids)

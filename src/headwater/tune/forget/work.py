@@ -35,10 +35,12 @@ _NAMED = 64
 
 @dataclass
 class Forgot:
-    """What became of it: what was found and is gone, by place; labels that were renewed; seconds by step."""
+    """What became of it: what was found and is gone, by place; how new versions got there; labels that were
+    renewed; seconds by step."""
 
     task: Task
     found: dict[str, ForgottenThere] = field(default_factory=dict)
+    brought: dict[str, dict[str, str | int]] = field(default_factory=dict)
     relabelled: dict[str, dict[str, int]] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -137,7 +139,8 @@ class _Work:
         for name, digest in place.models().in_force.items():
             if digest in self._task.sealed:
                 self._watch(f"bring {name} to {place.name}")
-                place.bring(name, self._replacement(name, digest))
+                new = self._replacement(name, digest)
+                self._done.brought[f"{name} at {place.name}"] = place.bring(name, new)
 
     def _replacement(self, name: str, digest: str) -> str:
         """What comes instead of a version, by its name, or by what it was in force as here."""
