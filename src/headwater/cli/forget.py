@@ -113,11 +113,22 @@ def forget(
         return
     if not (yes or json or survey.resumed):
         _print_survey(survey, as_json=False)
-        typer.confirm("forget these for good?", abort=True, err=True)
+        _ask()
     done = forget_all(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
     traces = find_traces(scan or (), marks_of(done.task))
     _print(done, survey, traces, as_json=json)
     if traces:
+        raise typer.Exit(1)
+
+
+def _ask() -> None:
+    """Go on only if somebody says so; where nobody can, nothing is forgotten."""
+    try:
+        agreed = typer.confirm("forget these for good?", err=True)
+    except typer.Abort:
+        agreed = False
+    if not agreed:
+        say("nothing was forgotten; --yes forgets without asking")
         raise typer.Exit(1)
 
 
