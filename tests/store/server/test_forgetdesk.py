@@ -117,6 +117,8 @@ def test_what_a_killed_store_has_left_is_done_when_it_is_asked_again(place: Path
     folder.mkdir(exist_ok=True)
     Plans(folder).keep("photos", ForgetPlan((id,), ("00007.jpg",), (), "v", delete_files=True))
     Forgotten(folder, "photos").add([id])
+    with serving(place) as (_, client), pytest.raises(Refused, match="may not delete files"):
+        client.forget("photos", [id])
     with serving(place, may_delete=True) as (_, client):
         done = client.forget("photos", [id])
     assert done.before == "v"

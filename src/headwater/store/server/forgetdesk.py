@@ -139,13 +139,17 @@ class ForgetDesk:
     def _check(self, asked: Forget, ids: Ids) -> None:
         if asked.dataset not in self._desk.datasets:
             raise DatasetNotFound(f"no dataset is called {asked.dataset!r} here")
-        if asked.delete_files and not self._may_delete:
-            raise Refused("this store may not delete files; start it with --may-delete, or leave them")
+        if asked.delete_files:
+            self._check_may_delete()
         index = self._desk.datasets[asked.dataset].index
         if index.has(ids).sum() == len(index):
             raise WrongUse(f"these are all samples of {asked.dataset!r}; serve it no more instead")
         if asked.delete_files:
             self._desk.datasets[asked.dataset].source.delete([])  # raises for what is no file of its own
+
+    def _check_may_delete(self) -> None:
+        if not self._may_delete:
+            raise Refused("this store may not delete files; start it with --may-delete, or leave them")
 
     def _look(self, asked: Forget, ids: Ids) -> ForgottenThere:
         """What would go, as far as that is known without looking everywhere."""
@@ -158,6 +162,8 @@ class ForgetDesk:
     def _forget(self, asked: Forget, ids: Ids, caller: Caller) -> ForgottenThere:
         name, plans = asked.dataset, Plans(self.folder)
         plan = self._plan(asked, ids).joined(plans.load(name, ForgetPlan))
+        if plan.delete_files:  # as it was begun, perhaps by a store that was allowed to
+            self._check_may_delete()
         plans.keep(name, plan)
         ids = np.array(plan.ids, np.int64)
         here = int(self._desk.datasets[name].index.has(ids).sum())
