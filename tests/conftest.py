@@ -21,10 +21,11 @@ os.register_at_fork(after_in_child=gc.disable)
 
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Indexes go here, never into the user's own cache."""
+    """Indexes go here, never into the user's own cache; nor is what the user has forgotten looked at."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADWATER_CACHE", str(folder))
+        patch.setenv("HEADWATER_FORGOTTEN", str(tmp_path_factory.mktemp("forgotten")))
         yield folder
 
 

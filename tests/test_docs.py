@@ -124,7 +124,7 @@ def test_every_command_has_a_how_to(words: str) -> None:
 
 def test_the_reference_names_no_option_that_is_gone() -> None:
     known = {option for command in COMMANDS.values() for option in options(command)} | {"--version", "--help"}
-    known |= {"--no-refresh", "--no-wait"}
+    known |= {"--no-refresh", "--no-relabel", "--no-wait"}
     assert set(re.findall(r"`(--[a-z-]+)", read_reference("cli"))) <= known
 
 

@@ -30,6 +30,7 @@ from headwater.store.wire.messages import (
     BlocksRequest,
     Complaint,
     FeatureRequest,
+    Forget,
     Hello,
     InboxSeal,
     IndexRequest,
@@ -44,6 +45,7 @@ from headwater.store.wire.modelmessages import (
     ModelPart,
     ModelQuery,
     ModelRollback,
+    ModelSeal,
     ModelSwitch,
     ModelTake,
 )
@@ -70,6 +72,8 @@ BODIES = {
     "job_start": messages.encode(JobStart("relabel", "photos", held.NAME, "a visitor's")),
     "job_stop": messages.encode(JobStop(["none"])),
     "inbox_seal": messages.encode(InboxSeal("photos")),
+    "forget": messages.encode(Forget("photos", bytes(8), dry_run=True)),
+    "model_seal": messages.encode(ModelSeal([BODY])),
 }
 """A good body for each action, at a store that holds `held.make_state` and serves `photos`."""
 INTERNALS = ("Traceback", 'File "', ".py", "site-packages", "most recent call")

@@ -73,6 +73,7 @@ def message(document: dict[str, Any]) -> str:
 def test_a_pushed_file_is_in_force(call: Call, birds: Path, folder: Path) -> None:
     pushed = call("push", birds)
     assert (pushed["name"], pushed["in_force"], pushed["parent"]) == ("birds", ["birds"], None)
+    assert not pushed["sealed"]
     assert pushed["made"] == {"by": "push", "file": "birds.onnx"}
     assert Registry(folder).current("birds").digest == pushed["digest"]
     listed = call("list")

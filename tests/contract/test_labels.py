@@ -833,3 +833,63 @@ class TestReviewing:
         before = db.diff("photos", digest(1), digest(2))
         db.undo("photos")
         assert db.diff("photos", digest(1), digest(2)) == before
+
+
+def rows_of(db: LabelDatabase, sample: int) -> list[tuple[Any, ...]]:
+    """All that is and was said of a sample; the third or fourth column is its id."""
+    there, before = contents(db)["labels"], remembered(db)["history"]
+    return [row for row in there if row[2] == sample] + [row for row in before if row[3] == sample]
+
+
+class TestForgetting:
+    def test_rows_and_their_history_are_gone_and_others_stay(self, db: LabelDatabase) -> None:
+        for who, label in (("1", 0), ("2", 1), ("human", 2)):
+            put(db, who, label, sample=7)
+            put(db, who, label, sample=8)
+        others = rows_of(db, 8)
+        assert db.count_rows("photos", [7]) == len(rows_of(db, 7)) == db.forget("photos", [7]) > 2
+        assert db.count_rows("photos", [7]) == len(rows_of(db, 7)) == db.forget("photos", [7]) == 0
+        assert rows_of(db, 8) == others
+        assert in_force(db) == {8: (2, "human")}
+
+    def test_another_dataset_keeps_its_rows(self, db: LabelDatabase) -> None:
+        put(db, "human", 1)
+        db.adopt("others", NAMES)
+        db.write("others", human([7], [2]))
+        assert db.forget("others", [7]) > 0
+        assert db.count_rows("photos", [7]) > 0
+        assert db.forget("unheard of", [7]) == db.count_rows("unheard of", [7]) == 0
+
+    def test_more_samples_than_one_statement_takes(self, db: LabelDatabase) -> None:
+        ids = list(range(1, 1300))
+        db.write("photos", human(ids, [1] * len(ids)))
+        assert db.forget("photos", ids[:-1]) >= 1298
+        assert db.count_rows("photos", ids) == db.count_rows("photos", ids[-1:]) > 0
+
+    def test_an_undo_passes_over_what_is_forgotten(self, db: LabelDatabase) -> None:
+        db.write("photos", human([7, 8], [1, 1]))
+        db.write("photos", human([7, 8], [2, 2]))
+        db.forget("photos", [7])
+        db.undo("photos")
+        assert in_force(db) == {8: (1, "human")}
+
+    def test_labels_are_counted_by_who_gave_them(self, db: LabelDatabase) -> None:
+        put(db, "1", 0, sample=7)
+        put(db, "2", 0, sample=8)
+        put(db, "2", 0, sample=9)
+        assert db.count_by("photos", [digest(2)]) == 2
+        assert db.count_by("photos", [digest(1), digest(2)]) == 3
+        assert db.count_by("photos", []) == db.count_by("unheard of", [digest(1)]) == 0
+
+
+def test_no_page_of_sqlite_holds_what_is_forgotten(tmp_path: Path, label_templates: Templates) -> None:
+    db = label_templates.sqlite_kind(tmp_path).open()
+    with closing(db):
+        db.adopt("photos", NAMES)
+        sample = 0x1234_5678_9ABC_DEF0
+        for label in (0, 1, 2, 3):
+            db.write("photos", human([*range(1, 400), sample], [label] * 400))
+        needle = sample.to_bytes(8, "big")
+        assert needle in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        db.forget("photos", [sample])
+        assert needle not in b"".join(path.read_bytes() for path in tmp_path.iterdir())

@@ -101,7 +101,9 @@ UNKNOWN = {
 LESSER = {
     "wrong scope": (Caller("lacks scope", token="labeller"), OPEN_TO_LABELLER),
     "wrong dataset": (
-        Caller("lacks scope '(admin|models|jobs|labels)'|not good for dataset 'photos'", token="elsewhere"),
+        Caller(
+            "lacks scope '(admin|models|jobs|labels|forget)'|not good for dataset 'photos'", token="elsewhere"
+        ),
         OPEN_TO_ANY_READER,
     ),
 }
@@ -220,6 +222,8 @@ def test_every_door_is_known() -> None:
         "job_start": ("jobs",),
         "job_stop": ("jobs",),
         "inbox_seal": ("admin",),
+        "forget": ("forget",),
+        "model_seal": ("models",),
     }
 
 

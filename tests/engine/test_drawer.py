@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwater.engine.drawer import DATA, INDEX, RECORD, Drawer
+from headwater.engine.drawer import DATA, INDEX, RECORD, Drawer, erase
 
 
 def fill(drawer: Drawer, ids: NDArray[np.int64], *, size: int = 10) -> list[bytes]:
@@ -227,3 +227,49 @@ def test_kill_minus_9_leaves_whole_entries(folder: Path) -> None:
         np.testing.assert_array_equal(drawer.norms(drawer.find(ids)), ids.astype(np.float32))
         drawer.close()
     assert len(Drawer(folder)) > 64
+
+
+def test_what_is_erased_is_gone_from_the_files_and_does_not_come_back(folder: Path) -> None:
+    ids = np.arange(100, dtype=np.int64) + (1 << 40)
+    drawer = Drawer(folder)
+    entries, gone = fill(drawer, ids), ids[[0, 41, 99]]
+    assert drawer.erase(gone) == 3
+    assert drawer.erase(gone) == 0
+    left = [entry if number not in (0, 41, 99) else None for number, entry in enumerate(entries)]
+    for opened in (drawer, Drawer(folder)):
+        rows = opened.find(ids)
+        assert np.flatnonzero(rows < 0).tolist() == [0, 41, 99]
+        assert read(opened, np.delete(ids, [0, 41, 99])) == [entry for entry in left if entry is not None]
+    content = (folder / DATA).read_bytes() + (folder / INDEX).read_bytes()
+    assert not [id for id in gone.tolist() if id.to_bytes(8, "little") in content]
+    assert not [id for id in gone.tolist() if f"entry {id} ".encode() in content]
+    fill(drawer, gone)
+    assert (drawer.find(gone) < 0).all(), "whoever made it meanwhile is not heard"
+    fill(drawer, np.array([7]))
+    assert read(Drawer(folder), np.array([7])) == [b"entry 7 entry 7 "]
+
+
+def test_another_process_may_erase_under_one_that_reads(folder: Path) -> None:
+    ids = np.arange(10, dtype=np.int64)
+    drawer = Drawer(folder)
+    fill(drawer, ids)
+    rows = drawer.find(ids)
+    assert erase(folder, ids[3:5]) == 2
+    assert [place for place, entry in enumerate(drawer.read(rows)) if entry is None] == [3, 4]
+    assert [place for place, entry in enumerate(drawer.copy(rows)) if entry is None] == [3, 4]
+    fill(drawer, np.array([20]))
+    assert Drawer(folder).find(np.array([3, 5, 20])).tolist() == [-1, 5, 10]
+    assert erase(folder / "nowhere", ids) == 0
+
+
+def test_killed_while_erasing_the_rest_is_whole(folder: Path) -> None:
+    ids = np.arange(10, dtype=np.int64) + (1 << 40)
+    fill(Drawer(folder), ids)
+    record = (folder / INDEX).read_bytes()
+    with (folder / DATA).open("r+b") as file:  # the entry is gone, and its record is not
+        file.write(bytes(len(f"entry {ids[0]} ".encode()) * (1 + int(ids[0]) % 3)))
+    assert (folder / INDEX).read_bytes() == record
+    drawer = Drawer(folder)
+    assert drawer.read(drawer.find(ids[:1])) == [None]
+    assert drawer.erase(ids[:1]) == 1
+    assert len(read(drawer, ids[1:])) == 9

@@ -178,3 +178,17 @@ def test_a_smaller_limit_than_before_holds_from_the_start(tmp_path: Path) -> Non
         add(cabinet, name, 3)
     cabinet.close()
     assert Cabinet(tmp_path, most_bytes=4000).nbytes == 3000
+
+
+def test_samples_of_a_dataset_are_erased_in_open_drawers_and_in_others(tmp_path: Path) -> None:
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 20)
+    for name in ("a", "b"):
+        add(cabinet, name, 5)
+    loan = cabinet.open(Key("features", "others", "a"), INDEX)
+    loan.add(INDEX.ids[:5], INDEX.sizes[:5], entries=[ENTRY] * 5, norms=np.ones(5, np.float32))
+    cabinet.close()
+    cabinet = Cabinet(tmp_path, most_bytes=1 << 20)
+    add(cabinet, "a", 1)  # this one is open now
+    assert cabinet.erase("photos", INDEX.ids[1:3]) == 4
+    assert (held(cabinet, "a"), held(cabinet, "b")) == (3, 3)
+    assert int((cabinet.open(Key("features", "others", "a"), INDEX).find(INDEX.ids) >= 0).sum()) == 5

@@ -20,6 +20,7 @@ from headwater.cli import (
     doctor,
     explain,
     finetune,
+    forget,
     labels,
     ls,
     models,
@@ -53,6 +54,7 @@ app.command("top")(top.top)
 app.command("release")(release.release)
 app.command("finetune")(finetune.finetune)
 app.command("relabel")(relabel.relabel)
+app.command("forget")(forget.forget)
 app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("plan")(plan.plan)

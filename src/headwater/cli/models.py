@@ -90,7 +90,7 @@ def _print_versions(found: dict[str, Any]) -> None:
         (
             version["name"],
             version["digest"][:_SHOWN],
-            "yes" if version["in_force"] == [version["name"]] else ", ".join(version["in_force"]),
+            _standing(version),
             (version["parent"] or "")[:_SHOWN],
             str(version["made"].get("by", "")),
             format_bytes(version["bytes"]),
@@ -99,6 +99,12 @@ def _print_versions(found: dict[str, Any]) -> None:
         for version in found["versions"]
     ]
     print_table(columns, rows, title=found["registry"])
+
+
+def _standing(version: dict[str, Any]) -> str:
+    if version["sealed"]:
+        return "sealed"
+    return "yes" if version["in_force"] == [version["name"]] else ", ".join(version["in_force"])
 
 
 @app.command("push")
@@ -316,6 +322,7 @@ def _describe(version: ModelVersion, registry: Registry) -> dict[str, Any]:
         "parent": version.parent,
         "made": version.made,
         "in_force": _in_force(version, registry),
+        "sealed": version.digest in registry.sealed(),
         "classes": len(version.classes),
         "features": version.features,
         "tensors": len(version.tensors),

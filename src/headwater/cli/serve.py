@@ -49,6 +49,9 @@ def serve(
     feature_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Disk for kept features, such as 20GB.")
     ] = None,
+    may_delete: Annotated[
+        bool, typer.Option("--may-delete", help="Let `headwater forget` delete source files here.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags win over it.")] = None,
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print the settings as TOML, and serve nothing.")
@@ -73,6 +76,7 @@ def serve(
             "state": state,
             "labels": labels,
             "feature_bytes": feature_bytes,
+            "may_delete": may_delete or None,
         },
     )
     if show_config:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from headwater.data.index import FORMAT, Index, read_batch, write_batch
 from headwater.data.scans import Scan, Unit, joined
@@ -88,6 +90,29 @@ class IndexCache:
         except OSError as error:
             # Another process may just have finished and removed the folder; a part is only ever a saving.
             log.info("cannot keep a part of the index in %s: %s", self._parts, error.strerror)
+
+
+def drop_indexes(ids: NDArray[np.int64], folder: Path) -> int:
+    """Remove all cached indexes below a folder, and parts of them, that have one of these ids; how many.
+
+    Each is made anew, or fetched, when it is next needed. Indexes in use stay so: they are mapped. What
+    cannot be read goes, too.
+    """
+    found = [*folder.glob("*.arrow"), *folder.glob("*.parts/*.arrow")] if folder.is_dir() else []
+    drafts = [*folder.glob(".*.arrow.*"), *folder.glob("*.parts/.*.arrow.*")] if folder.is_dir() else []
+    wanted = [path for path in found if _has_any(path, ids)]
+    for path in (*wanted, *drafts):
+        path.unlink(missing_ok=True)
+    return len(wanted)
+
+
+def _has_any(path: Path, ids: NDArray[np.int64]) -> bool:
+    try:
+        return bool(np.isin(ids, read_batch(path).column("id").to_numpy()).any())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, pa.ArrowException):
+        return True
 
 
 def _write_part(path: Path, scan: Scan) -> None:

@@ -12,8 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from typing import Protocol
 
+import pyarrow as pa
+
+from headwater.data.forgotten import Forgotten
 from headwater.data.index import Index
 from headwater.data.indexcache import IndexCache
 from headwater.data.progress import bar
@@ -22,6 +26,7 @@ from headwater.data.scans import Scan, Unit, assemble, kept
 log = logging.getLogger("headwater")
 
 FLUSH_SECONDS = 3.0
+_SIFTED = "forgotten"  # in an index' notes: the digest of the list whose samples are left out
 _FEWEST_SCANS = 64  # if there are as many units: what is not yet a finished scan is neither shown nor kept
 
 
@@ -45,20 +50,50 @@ class Layout(Protocol):
         """The rows of some units."""
 
 
-def open_index(layout: Layout, *, refresh: bool = False, progress: bool | None = None) -> Index:
-    """The dataset's index: from the cache if nothing changed, else with only the changed units scanned."""
-    cache = IndexCache(hashlib.blake2b(layout.identity.encode(), digest_size=16).hexdigest())
+def open_index(
+    layout: Layout,
+    *,
+    refresh: bool = False,
+    progress: bool | None = None,
+    forgotten: Forgotten | None = None,
+) -> Index:
+    """The dataset's index: from the cache if nothing changed, else with only the changed units scanned.
+
+    Samples that are `forgotten` are left out, and are not in the cache either.
+    """
+    gone = forgotten or None
+    cache = _cache(layout, gone)
     old = None if refresh else cache.load()
+    if old is None and gone and not refresh:
+        old = _cache(layout, None).load()  # from before the first was forgotten
     known = {} if old is None else dict(zip(old.places.shards, old.notes["fingerprints"], strict=True))
     units = sorted(layout.units(known))
-    if old is not None and all(known.values()) and units == [Unit(*pair) for pair in sorted(known.items())]:
+    sifted = old is not None and old.notes.get(_SIFTED, "") == (gone.digest if gone else "")
+    same = all(known.values()) and units == [Unit(*pair) for pair in sorted(known.items())]
+    if old is not None and same and sifted:
         return old
-    done = [] if refresh else cache.load_parts()
-    scans = _reuse(units, old, done=done)
-    scans += _scan_missing(layout, units, scans=scans, cache=cache, progress=progress)
+    done = [] if refresh else [_without(scan, gone) for scan in cache.load_parts()]
+    before = None if old is None else _without(Scan.of_index(old), None if sifted else gone)
+    scans = _reuse(units, before, done=done)
+    scans += _scan_missing(layout, units, scans=scans, cache=cache, progress=progress, forgotten=gone)
     index = assemble(scans, units, numeric_labels=layout.numeric_labels, exact_sizes=layout.exact_sizes)
+    if gone:
+        index = replace(index, notes={**index.notes, _SIFTED: gone.digest})
     cache.save(index)
     return _without_private_copy(cache, index)
+
+
+def _cache(layout: Layout, forgotten: Forgotten | None) -> IndexCache:
+    """One for each list: who has forgotten nothing must find all."""
+    identity = layout.identity if forgotten is None else f"{layout.identity}\n{forgotten.mark}"
+    return IndexCache(hashlib.blake2b(identity.encode(), digest_size=16).hexdigest())
+
+
+def _without(scan: Scan, forgotten: Forgotten | None) -> Scan:
+    if forgotten is None:
+        return scan
+    gone = forgotten.among(scan.rows.column("id").to_numpy())
+    return replace(scan, rows=scan.rows.filter(pa.array(~gone))) if gone.any() else scan
 
 
 def _without_private_copy(cache: IndexCache, index: Index) -> Index:
@@ -67,9 +102,9 @@ def _without_private_copy(cache: IndexCache, index: Index) -> Index:
     return saved if saved is not None and saved.version == index.version else index
 
 
-def _reuse(units: Sequence[Unit], old: Index | None, *, done: Sequence[Scan]) -> list[Scan]:
+def _reuse(units: Sequence[Unit], old: Scan | None, *, done: Sequence[Scan]) -> list[Scan]:
     """What is known of the units from the last index and from an interrupted build."""
-    candidates = list(done) if old is None else [*done, Scan.of_index(old)]
+    candidates = list(done) if old is None else [*done, old]
     wanted = {unit for unit in units if unit.fingerprint}
     scans = []
     for scan in candidates:
@@ -80,7 +115,13 @@ def _reuse(units: Sequence[Unit], old: Index | None, *, done: Sequence[Scan]) ->
 
 
 def _scan_missing(
-    layout: Layout, units: Sequence[Unit], *, scans: Sequence[Scan], cache: IndexCache, progress: bool | None
+    layout: Layout,
+    units: Sequence[Unit],
+    *,
+    scans: Sequence[Scan],
+    cache: IndexCache,
+    progress: bool | None,
+    forgotten: Forgotten | None,
 ) -> list[Scan]:
     have = {unit.name for scan in scans for unit in scan.units}
     missing = [unit for unit in units if unit.name not in have]
@@ -88,10 +129,14 @@ def _scan_missing(
     batches = [missing[start : start + size] for start in range(0, len(missing), size)]
     pool = ThreadPoolExecutor(layout.workers, thread_name_prefix="headwater-index")
     with bar("indexing", len(missing), wanted=progress) as advance:
-        futures = [pool.submit(layout.scan, batch) for batch in batches]
+        futures = [pool.submit(_scan, layout, batch, forgotten) for batch in batches]
         fresh = _collect(pool, futures, cache=cache, advance=advance)
     _tell_skipped(fresh)
     return fresh
+
+
+def _scan(layout: Layout, units: Sequence[Unit], forgotten: Forgotten | None) -> Scan:
+    return _without(layout.scan(units), forgotten)
 
 
 def _collect(

@@ -1,9 +1,9 @@
 """Bytes by sample, appended to two files and never changed: what was once made, or fetched, of samples.
 
-`index` holds a record of fixed length per entry, `data` the entries themselves. An entry is written before
-its record, and both carry checksums. So a process that is killed at any moment leaves entries that are
-whole, and at most a torn tail, which is cut off when the files are opened. The format is in
-docs/reference/formats.md.
+Only what is erased is written over, with zeros. `index` holds a record of fixed length per entry, `data` the
+entries themselves. An entry is written before its record, and both carry checksums. So a process that is
+killed at any moment leaves entries that are whole, and at most a torn tail, which is cut off when the files
+are opened. The format is in docs/reference/formats.md.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ number that is asked for without the entry, XXH3 of the entry, and a mixture of 
 that was never wholly written is known."""
 
 INDEX, DATA = "index", "data"
+ERASED = -1
+"""The id of a record that was erased: of no sample."""
 _AT_ONCE = 1 << 18
 Bytes = NDArray[np.uint8]
 Entry = bytes | memoryview
@@ -61,7 +63,9 @@ class Drawer:
         self._data = os.open(folder / DATA, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         records = self._recover()
         self._count = len(records)
-        self._places = Places(records["id"], np.arange(len(records), dtype=np.uint32))
+        (rows,) = np.nonzero(records["id"] != ERASED)
+        self._places = Places(records["id"][rows], rows.astype(np.uint32))
+        self._erased = np.empty(0, np.int64)
         self._norms = np.array(records["norm"])
         self._maps: dict[int, Bytes] = {}
         # Also of a drawer that was dropped while somebody read from it.
@@ -135,7 +139,7 @@ class Drawer:
     ) -> bool:
         """Keep entries of samples that have none yet; False, and nothing is kept, where the disk is full."""
         with self._lock:
-            new = np.flatnonzero(self._places.find(ids) < 0)
+            new = np.flatnonzero((self._places.find(ids) < 0) & ~np.isin(ids, self._erased))
             if not len(new):
                 return True
             added = [entries[place] for place in new.tolist()]
@@ -147,6 +151,18 @@ class Drawer:
             records["added"] = int(1000 * self._clock())
             records["guard"] = _guards(records)
             return self._append(records, b"".join(added))
+
+    def erase(self, ids: Ids) -> int:
+        """Write over the entries of these samples, on disk when this returns, and take none of them again.
+
+        How many entries there were. Whoever holds one that was read sees it change.
+        """
+        with self._lock:
+            self._erased = np.union1d(self._erased, ids)
+            held, rows = self._places.all()
+            kept = ~np.isin(held, ids)
+            self._places = Places(held[kept], rows[kept])
+            return _erase(self._index, self._data, ids)
 
     def _append(self, records: NDArray[np.void], content: bytes) -> bool:
         try:
@@ -197,6 +213,48 @@ class Drawer:
         if found is None or len(found) < length:
             found = self._maps[descriptor] = _mapped(descriptor)
         return found
+
+
+def erase(folder: Path, ids: Ids) -> int:
+    """Erase the entries of these samples in the files of a drawer, which another process may have open.
+
+    How many there were. To that process they are damaged from now on.
+    """
+    if not (folder / INDEX).is_file() or not (folder / DATA).is_file():
+        return 0
+    index = os.open(folder / INDEX, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        data = os.open(folder / DATA, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return _erase(index, data, ids)
+        finally:
+            os.close(data)
+    finally:
+        os.close(index)
+
+
+def _erase(index: int, data: int, ids: Ids) -> int:
+    """The entry first: what is left of a process that is killed in between is erased the next time."""
+    content, room = _mapped(index), os.fstat(data).st_size
+    records = content[: len(content) // RECORD.itemsize * RECORD.itemsize].view(RECORD)
+    (rows,) = np.nonzero(np.isin(records["id"], ids))
+    for row in rows.tolist():
+        record = records[row : row + 1].copy()
+        begin, length = int(record["offset"][0]), int(record["length"][0])
+        if 0 <= begin <= begin + length <= room:
+            _write(data, bytes(length), begin)
+        _write(index, _blank(record).tobytes(), row * RECORD.itemsize)
+    os.fsync(data)
+    os.fsync(index)
+    return len(rows)
+
+
+def _blank(record: NDArray[np.void]) -> NDArray[np.void]:
+    """A record that says of nothing but where its entry lay, so that what lies behind it is found."""
+    found = np.zeros(1, RECORD)
+    found["id"], found["offset"], found["length"] = ERASED, record["offset"], record["length"]
+    found["guard"] = _guards(found)
+    return found
 
 
 def _mapped(descriptor: int) -> Bytes:

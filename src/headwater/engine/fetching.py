@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -142,3 +143,12 @@ def _join(singles: Sequence[Fetched]) -> Fetched:
         {place: single.failed[0] for place, single in enumerate(singles) if single.failed},
         bytes_moved=sum(single.bytes_moved for single in singles),
     )
+
+
+def content_digests(reader: Files, positions: NDArray[np.int64]) -> list[str]:
+    """BLAKE2b-128 of the files at these positions, in hexadecimal; of those that can be read."""
+    if not len(positions):
+        return []
+    found = fetch_files(reader, positions)
+    whole = (value for place, value in enumerate(found.values) if place not in found.failed)
+    return [hashlib.blake2b(value, digest_size=16).hexdigest() for value in whole]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,23 @@ def _flat(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[An
             yield from (
                 (f"{name}.{part}", np.ascontiguousarray(values[:, part])) for part in range(values.shape[1])
             )
+
+
+def drop_tables(folder: Path, is_gone: Callable[[str], bool]) -> int:
+    """Remove the tables below a folder of data whose version `is_gone`, and what is no table; how many."""
+    gone = [path for path in sorted(folder.rglob("*.arrow")) if is_gone(_version_of(path))]
+    for path in (*gone, *folder.rglob(".*.arrow.*")):
+        path.unlink(missing_ok=True)
+    return len(gone)
+
+
+def _version_of(path: Path) -> str:
+    """Empty for what is no table."""
+    try:
+        header = msgspec.json.decode((read_batch(path).schema.metadata or {})[_HEADER])
+        return str(header["dataset"])
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError):
+        return ""
 
 
 def read_signals(path: str | os.PathLike[str], index: Index, *, folder: Path | None = None) -> Signals:

@@ -126,7 +126,8 @@ def differing_bytes(old: ModelVersion, new: ModelVersion) -> int:
 
 def _nearest_first(registry: Registry, held: Collection[str], target: ModelVersion) -> list[ModelVersion]:
     """Those of the held versions that are known here, in the order of what lacks to `target`."""
-    known = [version for digest in sorted(held) if (version := registry.find(digest))]
+    usable = sorted(set(held) - registry.sealed())
+    known = [version for digest in usable if (version := registry.find(digest))]
     return sorted(known, key=lambda version: differing_bytes(version, target))
 
 

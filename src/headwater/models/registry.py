@@ -20,6 +20,7 @@ from headwater.models.holdings import Holdings, verify_graph
 from headwater.models.lineage import line_of
 from headwater.models.model import Model
 from headwater.models.pointer import Pointers
+from headwater.models.seals import Seals
 from headwater.models.shelf import LOCK_SECONDS, Shelf
 from headwater.models.version import ABBREVIATED, DIGEST, ModelVersion, digest_of, is_model_name, seal
 
@@ -37,11 +38,15 @@ class Registry:
 
     int8 layers whose manifest does not say that enough labels stay come into force only as `unmeasured`;
     without that `ModelRefused` is raised, and nothing has changed. What is in force already stays so.
+
+    A version that is sealed, because it was trained on a sample that has been forgotten, neither runs nor
+    comes into force again, by a rollback either: `ModelRefused`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, lock_seconds: float = LOCK_SECONDS) -> None:
         self._shelf = Shelf(folder, lock_seconds=lock_seconds)
         self._holdings, self._pointers = Holdings(self._shelf), Pointers(self._shelf)
+        self._seals = Seals(self._shelf)
 
     @property
     def folder(self) -> Path:
@@ -92,7 +97,28 @@ class Registry:
 
     def get(self, reference: str) -> Model:
         """The model, its tensors mapped from disk; raises `ModelRefused` unless every digest is right."""
-        return self._holdings.assemble(self.version(reference))
+        version = self.version(reference)
+        self._seals.refuse(version.digest)
+        return self._holdings.assemble(version)
+
+    def sealed(self) -> set[str]:
+        """Digests of the versions that are not to be used any more, whether they are still here or not."""
+        return self._seals.digests()
+
+    def seal(self, digests: Collection[str]) -> list[str]:
+        """Let these versions be used no more, here or not; those that were not sealed before.
+
+        Their journals go, and deltas from and to them; they themselves with the next `collect`. Raises
+        `ModelRefused`, and seals none, where one is in force.
+        """
+        with self._shelf.writing():
+            for name, digest in self.in_force().items():
+                if digest in digests:
+                    raise ModelRefused(
+                        f"version {digest[:12]} is in force as {name!r}; put the one that replaces it in "
+                        "force, and seal it then"
+                    )
+            return self._seals.put(digests)
 
     def graph(self, digest: str) -> bytes:
         """The graph of this digest."""
@@ -190,6 +216,7 @@ class Registry:
         _check_name(name)
         with self._shelf.writing():
             version = self.version(reference)
+            self._seals.refuse(version.digest)
             model = self._holdings.assemble(version)
             self._admit(name, version, model, unmeasured=unmeasured)
             self._pointers.move(name, version.digest)
@@ -201,7 +228,9 @@ class Registry:
         What was in force was measured, or was to be so unmeasured: that is not asked again.
         """
         with self._shelf.writing():
-            version = self.version(self._pointers.previous(name))
+            before = self._pointers.previous(name)
+            self._seals.refuse(before)
+            version = self.version(before)
             self._holdings.assemble(version)
             self._pointers.move_back(name)
         return version
@@ -218,6 +247,7 @@ class Registry:
             wanted = self._needed(versions) | {self.resolve(reference) for reference in keep}
             kept = _with_relatives(wanted, versions, ancestors=ancestors)
             kept |= wanted & set(self._holdings.digests())  # damaged ones, too: they may be mended
+            kept -= self.sealed()
             freed = self._holdings.remove_all_but(kept)
             lost = [name for name in self._shelf.names("deltas") if name.partition("-")[2] not in kept]
             freed += sum(self._shelf.remove("deltas", name) for name in lost)
@@ -237,7 +267,8 @@ class Registry:
         known = [pointer for pointer in pointers.values() if pointer is not None]
         found = {digest for pointer in known for digest in (pointer.digest, *pointer.before)}
         unknown = {name for name, pointer in pointers.items() if pointer is None}
-        return found | {version.digest for version in versions if version.name in unknown}
+        needed = found | {version.digest for version in versions if version.name in unknown}
+        return needed - self.sealed()
 
     def delta(self, base: str | None, target: str) -> bytes:
         """What makes the tensors of `target` from those of `base`, or from nothing. Kept once it is made."""
@@ -271,6 +302,7 @@ class Registry:
         if switch:
             self._admit(version.name, version, model, unmeasured=unmeasured)
         with self._shelf.writing():
+            self._seals.refuse(version.digest)
             known = self._holdings.load_sound(version.digest)
             if known is None:
                 self._holdings.write(version, model)

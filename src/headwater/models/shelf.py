@@ -19,6 +19,7 @@ KINDS = {
     "packs": ".safetensors",
     "deltas": "",
     "current": "",
+    "sealed": ".json",
 }
 """A folder for each kind of file, and how names end in it."""
 LOCK_SECONDS = 60.0

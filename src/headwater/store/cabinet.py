@@ -143,6 +143,26 @@ class Cabinet:
                 break
             self._drop(held)
 
+    def erase(self, dataset: str, ids: Ids) -> int:
+        """Write over what is kept of these samples of a dataset, on disk when this returns; how many entries.
+
+        A drawer that is open takes none of them again.
+        """
+        with self._lock:
+            found = 0
+            for held in self._held.values():
+                if held.key.dataset != dataset:
+                    continue
+                if held.drawer is not None:
+                    found += held.drawer.erase(ids)
+                    continue
+                drawer = Drawer(
+                    self._folder / held.key.folder, clock=self._clock
+                )  # which cuts off a torn end
+                found += drawer.erase(ids)
+                drawer.close()
+            return found
+
     def close(self) -> None:
         with self._lock:
             for held in self._held.values():

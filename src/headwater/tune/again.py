@@ -183,8 +183,9 @@ class HeadAgain:
 
     @cached_property
     def _layers(self) -> ModelVersion:
-        """The version whose layers made the features."""
-        return self.registry.version(self._about["layers"])
+        """The version whose layers made the features; once that is sealed or gone, this one has the same."""
+        found = self.registry.find(self._about["layers"])
+        return self.version if found is None or found.digest in self.registry.sealed() else found
 
     @property
     def _next_journal(self) -> Path:

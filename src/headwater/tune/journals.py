@@ -10,14 +10,13 @@ from typing import Any
 from headwater.data.atomic import replacing
 from headwater.errors import ModelError
 from headwater.models.registry import Registry
+from headwater.models.seals import JOURNALS
 from headwater.models.version import ModelVersion, canonical, digest_of
-
-FOLDER = "journals"
 
 
 def journal_path(registry: Registry, digest: str) -> Path:
     """Where the journal of a version is, or would be."""
-    return registry.folder / FOLDER / f"{digest}.journal"
+    return registry.folder / JOURNALS / f"{digest}.journal"
 
 
 def keep_journal(made: Path, registry: Registry, digest: str) -> None:

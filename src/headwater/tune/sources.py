@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data.pipeline import Pipeline
+from headwater.data.steps import catalogue
 from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew, available_cores
 from headwater.engine.fetching import Reader
@@ -163,7 +164,7 @@ class AtStores:
         self, positions: Places, ids: Places, steps: Pipeline, variant: int
     ) -> Iterator[FeatureBatch]:
         # The model's own steps draw nothing: without a seed their features are those that stores keep.
-        own = steps.spec() == list(self._version.steps)
+        own = steps == Pipeline.from_spec(self._version.steps, catalogue())
         asked, trunk, width = self._asked, self._version.trunk_digest, self._width
         cut, rest = ("", None) if self._behind is None else (self._behind.cut.name, self._behind.layers)
 

@@ -184,6 +184,7 @@ class Tuner:
 
     def _make(self, place: Workplace, name: str, watch: Watch, *, journal: bool) -> Finetuned:
         plan = self.plan()
+        place.keep_data(self.labelled.dataset.index.version)
         place.keep_plan(plan)
         runs = self._divide(plan.runs)
         notes = self._notes(place.journal, plan) if journal else None

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ IDLE_DAYS = 30
 """After so long, one that nobody went on with is removed when another begins."""
 
 _DAY_SECONDS = 86_400
+_DATA = "data.json"
 T = TypeVar("T")
 
 
@@ -43,6 +44,13 @@ class Workplace:
     @property
     def journal(self) -> Path:
         return self.folder / "training.journal"
+
+    def keep_data(self, version: str) -> None:
+        """Of which version of a dataset its features are."""
+        _keep(self.folder / _DATA, version)
+
+    def load_data(self) -> str | None:
+        return _load(self.folder / _DATA, str)
 
     def load_plan(self) -> FinetunePlan | None:
         """How the fine-tuning was begun; None if it was not."""
@@ -84,6 +92,25 @@ class Workplace:
 def workplace(key: str) -> Workplace:
     """Where the fine-tuning of this key is, or would be."""
     return Workplace(cache_folder() / "finetune" / key)
+
+
+def drop_workplaces(versions: Collection[str]) -> int:
+    """Remove fine-tunings that are under way over data of one of these versions; how many.
+
+    Raises `ModelError` where a process is at one.
+    """
+    folder = cache_folder() / "finetune"
+    for left in folder.glob("*.done"):  # of a process that was killed while it removed one
+        shutil.rmtree(left, ignore_errors=True)
+    found = [Workplace(place) for place in sorted(folder.iterdir())] if folder.is_dir() else []
+    gone = [place for place in found if place.load_data() in versions]
+    for place in gone:
+        lock = _enter(place.folder)
+        try:
+            place.clear()
+        finally:
+            os.close(lock)
+    return len(gone)
 
 
 @contextmanager

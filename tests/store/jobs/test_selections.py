@@ -120,3 +120,18 @@ def test_runs_are_told_apart_by_all_their_names(tmp_path: Path) -> None:
     assert held.run("a", "bc", "d").before(1, index).has("seen")
     for names in (("ab", "c", "d"), ("a", "b", "cd"), ("a", "bc", "")):
         assert not held.run(*names).before(1, index).has("seen")
+
+
+def test_what_was_selected_of_a_dataset_is_forgotten(tmp_path: Path) -> None:
+    held, kept = Selections(tmp_path), make()
+    held.put(JOB, kept)
+    held.put("f" * 16, Kept(kept.ids, kept.weights, "others", "w" * 32))
+    index = Index.build(["a.jpg", "b.jpg"], np.array([1, 2]))
+    for number, version in enumerate(("v" * 32, "w" * 32)):
+        held.run(str(number)).put(1, Signals(index), dataset=version)
+    assert held.forget("photos", {"w" * 32}) == 2
+    assert held.forget("photos", {"w" * 32}) == 0
+    with pytest.raises(WrongUse, match="no selection of job"):
+        held.get(JOB)
+    assert held.get("f" * 16).dataset == "others"
+    assert len(list((tmp_path / "runs").rglob("*.arrow"))) == 1

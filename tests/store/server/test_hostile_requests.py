@@ -40,6 +40,7 @@ from headwater.store.wire.messages import (
     ACTIONS,
     BlocksRequest,
     FeatureRequest,
+    Forget,
     Hello,
     InboxSeal,
     IndexRequest,
@@ -54,6 +55,7 @@ from headwater.store.wire.modelmessages import (
     ModelPart,
     ModelQuery,
     ModelRollback,
+    ModelSeal,
     ModelSwitch,
     ModelTake,
 )
@@ -197,6 +199,8 @@ BODY_KINDS: dict[str, type] = {
     "job_start": JobStart,
     "job_stop": JobStop,
     "inbox_seal": InboxSeal,
+    "forget": Forget,
+    "model_seal": ModelSeal,
 }
 """Actions with a body, and what it is."""
 

@@ -237,3 +237,32 @@ def test_an_empty_shard_is_no_part_of_a_dataset(tmp_path: Path) -> None:
     assert make(tmp_path).seal() == 0
     assert list(tmp_path.iterdir()) == []
     shutil.rmtree(tmp_path)
+
+
+def test_images_are_forgotten_wherever_they_lie(tmp_path: Path) -> None:
+    inbox, arrivals = make(tmp_path, shard_images=3), photos(8)
+    kept = inbox.add(arrivals[:3])
+    inbox.seal()
+    kept += [one for arrival in arrivals[3:] for one in inbox.add([arrival])]
+    gone = [arrivals[place] for place in (1, 4, 7)]  # of a sealed shard, a full one, and the one that grows
+    found = inbox.forget([arrival.digest for arrival in gone])
+    assert sorted(found) == sorted(kept[place] for place in (1, 4, 7))
+    assert inbox.forget([arrival.digest for arrival in gone]) == []
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not [arrival for arrival in gone if arrival.data in content or arrival.digest.encode() in content]
+    assert inbox.nbytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    inbox.seal()
+    left = [place for place in range(8) if place not in (1, 4, 7)]
+    assert sealed(tmp_path) == expected([kept[place] for place in left], [arrivals[place] for place in left])
+    inbox.add([arrivals[7]])  # sent again: it is a new one
+    inbox.seal()
+    assert arrivals[7].data in sealed(tmp_path).values()
+
+
+def test_a_shard_whose_images_are_all_forgotten_goes(tmp_path: Path) -> None:
+    inbox, arrivals = make(tmp_path), photos(2)
+    inbox.add(arrivals)
+    inbox.seal()
+    assert len(inbox.forget([arrival.digest for arrival in arrivals])) == 2
+    assert not list(tmp_path.glob("*.tar*"))
+    assert inbox.nbytes == 0

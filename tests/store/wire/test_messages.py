@@ -32,6 +32,8 @@ from headwater.store.wire.messages import (
     Complaint,
     DatasetFacts,
     FeatureRequest,
+    Forget,
+    ForgottenThere,
     Guess,
     Hello,
     InboxSeal,
@@ -44,7 +46,7 @@ from headwater.store.wire.messages import (
     SelectionRequest,
     Welcome,
 )
-from headwater.store.wire.modelmessages import ModelPart, ModelSwitch
+from headwater.store.wire.modelmessages import ModelPart, ModelSeal, ModelSwitch, SealedVersions
 
 READ = {"dataset": "photos", "version": "v", "client": "c", "ids": bytes(8)}
 REQUESTS = [
@@ -114,6 +116,10 @@ OTHERS = [
     Prediction("bee", 1.0, None, "small", "v"),
     InboxSeal("photos"),
     SealedInbox("photos-inbox", "v", 3, 99, 1),
+    Forget("photos", bytes(16), delete_files=True, dry_run=True, models=["0" * 32]),
+    ForgottenThere("photos", "v", "w", 3, {"index": 1, "labels": 2}, labelled=7),
+    ModelSeal(["0" * 32]),
+    SealedVersions(["0" * 32]),
 ]
 
 

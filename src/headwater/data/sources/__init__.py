@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from headwater.data.forgotten import Forgotten, forgotten_folder
 from headwater.data.sources.addresses import Address, locate
 from headwater.data.sources.base import Positions, Source, SourceOptions
 from headwater.data.sources.folder import FolderSource
@@ -28,6 +30,8 @@ def open_source(
     """
     chosen = options or SourceOptions()
     address = locate(uri, chosen)
+    if chosen.forgotten is None:
+        chosen = replace(chosen, forgotten=Forgotten(forgotten_folder(), address.place))
     return LAYOUTS[address.layout](address, chosen)
 
 

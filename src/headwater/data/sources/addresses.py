@@ -49,6 +49,13 @@ class Address:
     root: str
     listing: pa.Table
 
+    @property
+    def place(self) -> str:
+        """The root as an address: the same however what lies there was named."""
+        if not self.files.remote:
+            return os.path.realpath(self.root)
+        return f"s3://{self.uri.split('/')[2]}/{self.root}".rstrip("/")
+
     def names(self) -> list[str]:
         """Paths below the root, in the listing's order."""
         start = len(self.root.rstrip("/")) + 1 if self.root else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data.files import Buffer
+from headwater.data.forgotten import Forgotten
 from headwater.data.index import Index
 
 Positions = NDArray[np.int64]
@@ -29,6 +30,7 @@ class SourceOptions:
     refresh   index from scratch
     progress  a bar on standard error; None: only when that is a terminal
     storage   endpoint and credentials for s3, on top of the environment
+    forgotten samples to leave out; None: those that the user has forgotten
     """
 
     split: str | None = None
@@ -38,6 +40,7 @@ class SourceOptions:
     refresh: bool = False
     progress: bool | None = None
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    forgotten: Forgotten | None = None
 
     def shape(self) -> list[object]:
         """The options that change what the index holds; no credentials among them."""
@@ -64,6 +67,9 @@ class Source(Protocol):
 
     def blocks(self) -> Positions | None:
         """Where runs of samples begin that are read together at no extra cost; None if there are none."""
+
+    def delete(self, keys: Sequence[str]) -> int:
+        """Delete the files of these samples; how many there were. Raises `WrongUse` where that cannot be."""
 
     def close(self) -> None:
         """Let go of descriptors, threads and cached bytes."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.data.atomic import sync_folder
 from headwater.data.files import Buffer, Span
 from headwater.data.index import Index
 from headwater.data.indexing import open_index
@@ -37,7 +39,9 @@ class FolderSource:
         self._root = address.root
         identity = msgspec.json.encode(["folder", address.uri, options.shape()]).decode()
         layout = BucketLayout(address, identity) if self.remote else FolderLayout(address.root, identity)
-        self.index: Index = open_index(layout, refresh=options.refresh, progress=options.progress)
+        self.index: Index = open_index(
+            layout, refresh=options.refresh, progress=options.progress, forgotten=options.forgotten
+        )
         if not len(self.index):
             kinds = ", ".join(f".{suffix}" for suffix in IMAGE_SUFFIXES)
             raise DatasetNotFound(f"no image below {address.uri}; looked for {kinds}")
@@ -58,6 +62,27 @@ class FolderSource:
 
     def blocks(self) -> Positions | None:
         return None
+
+    def delete(self, keys: Sequence[str]) -> int:
+        if self.remote:
+            raise WrongUse(
+                f"objects of {self.uri} are not deleted from here; forget without deleting files, and delete "
+                "them with the bucket's own tools"
+            )
+        found = 0
+        for key in keys:
+            path = os.path.join(self._root, key)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise DatasetError(
+                    f"cannot delete {path}: {error.strerror}; check its permissions"
+                ) from error
+            sync_folder(Path(path).parent)
+            found += 1
+        return found
 
     def close(self) -> None:
         self._files.close()

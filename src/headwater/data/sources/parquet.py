@@ -24,7 +24,7 @@ from headwater.data.sources.base import Positions, SourceOptions
 from headwater.data.sources.imageschema import ImageSchema
 from headwater.data.sources.rowgroups import GroupCache
 from headwater.data.sources.tar import ShardNames
-from headwater.errors import DatasetError, DatasetNotFound, SampleCorrupt
+from headwater.errors import DatasetError, DatasetNotFound, SampleCorrupt, WrongUse
 
 CACHED_BYTES = 512 << 20
 CHEAP_BYTES = 16
@@ -51,7 +51,9 @@ class ParquetSource:
         self._groups: GroupCache[_Images] = GroupCache(cached_bytes)
         self._tables: GroupCache[pa.Table] = GroupCache(cached_bytes // 8)
         layout = ParquetLayout(address, options)
-        self.index: Index = open_index(layout, refresh=options.refresh, progress=options.progress)
+        self.index: Index = open_index(
+            layout, refresh=options.refresh, progress=options.progress, forgotten=options.forgotten
+        )
         if not len(self.index):
             raise DatasetNotFound(f"no rows in {address.uri}")
 
@@ -81,6 +83,12 @@ class ParquetSource:
         group, shard = self.index.offset >> _ROW_BITS, self.index.shard
         changes = (group[1:] != group[:-1]) | (shard[1:] != shard[:-1])
         return np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
+
+    def delete(self, keys: Sequence[str]) -> int:
+        raise WrongUse(
+            f"a sample of {self.uri} is a row of a Parquet file, which is not deleted in place; forget "
+            "without deleting files, and write the file anew without it"
+        )
 
     def close(self) -> None:
         for cache in (self._groups, self._tables, self._footers):

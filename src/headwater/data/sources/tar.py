@@ -19,7 +19,7 @@ from headwater.data.sources.addresses import Address
 from headwater.data.sources.base import IMAGE_SUFFIXES, Positions, SourceOptions
 from headwater.data.sources.fields import decode_field
 from headwater.data.sources.tarheaders import Member, Window, read_members
-from headwater.errors import DatasetError, DatasetNotFound
+from headwater.errors import DatasetError, DatasetNotFound, WrongUse
 
 _LARGEST_LABEL = 1 << 20
 
@@ -36,7 +36,9 @@ class TarSource:
         self._paths = address.listing.column("path").to_pylist()
         self._sizes = address.listing.column("size").to_pylist()
         layout = TarLayout(address, options)
-        self.index: Index = open_index(layout, refresh=options.refresh, progress=options.progress)
+        self.index: Index = open_index(
+            layout, refresh=options.refresh, progress=options.progress, forgotten=options.forgotten
+        )
         if not len(self.index):
             raise DatasetNotFound(f"no image in {address.uri}; looked for .{', .'.join(layout.images)}")
 
@@ -52,6 +54,12 @@ class TarSource:
 
     def blocks(self) -> Positions | None:
         return None
+
+    def delete(self, keys: Sequence[str]) -> int:
+        raise WrongUse(
+            f"a sample of {self.uri} is a member of a tar, which is not deleted in place; forget without "
+            "deleting files, and write the file anew without it"
+        )
 
     def close(self) -> None:
         self._files.close()

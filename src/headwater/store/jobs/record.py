@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,6 +89,16 @@ class JobRecord(msgspec.Struct, frozen=True):
         counts = {name: self.counts.get(name, 0) + more.get(name, 0) for name in (*self.counts, *more)}
         named = (*self.failures, *failures)[:MOST_FAILURES]
         return msgspec.structs.replace(self, counts=counts, failures=named)
+
+
+def without(record: JobRecord, ids: Set[int]) -> JobRecord:
+    """The same record, which names none of these samples among those that failed."""
+    kept = tuple(one for one in record.failures if one.id not in ids)
+    pending = record.pending
+    if pending is not None:
+        named = tuple(one for one in pending.failures if one.id not in ids)
+        pending = msgspec.structs.replace(pending, failures=named)
+    return msgspec.structs.replace(record, failures=kept, pending=pending)
 
 
 def to_facts(record: JobRecord, *, failures: bool = True) -> JobFacts:

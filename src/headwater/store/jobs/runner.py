@@ -15,7 +15,17 @@ from typing import Any
 import msgspec
 
 from headwater.errors import HeadwaterError, Unreachable, WrongUse
-from headwater.store.jobs.record import DONE, FAILED, RUNNING, STOPPED, WAITING, JobFolder, JobRecord, now
+from headwater.store.jobs.record import (
+    DONE,
+    FAILED,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    JobFolder,
+    JobRecord,
+    now,
+    without,
+)
 
 log = logging.getLogger("headwater")
 
@@ -128,6 +138,36 @@ class Jobs:
                 self._stopped.add(id)
                 self._keep(record)
             return self._records[id]
+
+    def forget(self, dataset: str, ids: Collection[int]) -> int:
+        """Take these samples of a dataset out of what jobs say has failed, on disk; how many stood there.
+
+        Jobs of the dataset that are under way must have ended.
+        """
+        gone, found = frozenset(ids), 0
+        with self._changed:
+            for record in list(self._records.values()):
+                kept = without(record, gone)
+                if record.dataset == dataset and kept != record:
+                    found += len(record.failures) - len(kept.failures)
+                    self._keep(kept)
+        return found
+
+    def end(self, dataset: str, seconds: float) -> bool:
+        """End all jobs of a dataset that wait or run; whether none was at work any more within that time."""
+        for record in self.list():
+            if record.dataset == dataset and record.unfinished:
+                self.stop(record.id)
+        end = time.monotonic() + seconds
+        while self._is_at_work(dataset):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _is_at_work(self, dataset: str) -> bool:
+        with self._changed:
+            return any(running.record.dataset == dataset for running in self._current.values())
 
     def _same(self, wanted: JobRecord) -> JobRecord | None:
         """An unfinished job that was asked for in the same way."""

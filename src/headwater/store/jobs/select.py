@@ -401,7 +401,8 @@ def _tidy(sieve: Sieve, wish: SelectionWish, model: str, run: Run | None) -> Non
     own = [one.digest for one in made if one.made.get("run") == wish.run]
     heard = {str(one.made.get("run")): None for one in reversed(made)}
     lost = set(list(heard)[MOST_RUNS:])
-    old = set(own[: own.index(model) + 1] if model in own else ())
+    # Of a run that ends, all: this one may have gone before a process was killed, and those before it not.
+    old = set(own[: own.index(model) + 1] if model in own else own if wish.ends else ())
     old |= {one.digest for one in made if str(one.made.get("run")) in lost}
     kept = sieve.in_use() - {model} if wish.ends else {*sieve.in_use(), model}
     if old - kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headwater.data.index import Index, content_digest, read_batch, write_batch
 from headwater.errors import StateMismatch, WrongUse
-from headwater.measure.signalfile import as_batch, read_signals
+from headwater.measure.signalfile import as_batch, drop_tables, read_signals
 from headwater.measure.signals import Signals
 from headwater.models.version import canonical, digest_of
 from headwater.store.wire.selectionpages import Chosen
@@ -92,6 +92,16 @@ class Selections:
             log.error("the selection of job %s cannot be used: %s", job, error)
             raise WrongUse(f"the selection of job {job!r} is damaged; start another job") from error
 
+    def forget(self, dataset: str, known: Collection[str]) -> int:
+        """Remove what was selected of a dataset, and what runs have shown of data that nobody has any more.
+
+        `known` are the versions of all datasets that there are. How many files went.
+        """
+        found = [path for path in self._folder.glob(f"*{_SUFFIX}") if _dataset_of(path) in (dataset, None)]
+        for path in (*found, *self._folder.glob(".*")):
+            path.unlink(missing_ok=True)
+        return len(found) + drop_tables(self._folder / "runs", lambda version: version not in known)
+
     def run(self, *names: str) -> Run:
         """What is known of a training run; all these names tell it from others."""
         return Run(self._folder / "runs", digest_of(canonical(list(names))))
@@ -137,6 +147,14 @@ class Run:
 
     def _tables(self) -> list[Path]:
         return sorted(path for path in self._place.glob(f"*{_SUFFIX}") if path.stem.isdigit())
+
+
+def _dataset_of(path: Path) -> str | None:
+    """None for what cannot be read."""
+    try:
+        return _read(path).dataset
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError):
+        return None
 
 
 def _prepare(folder: Path) -> None:

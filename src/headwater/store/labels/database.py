@@ -18,6 +18,7 @@ from headwater.store.labels import (
     classes,
     datasets,
     failures,
+    forgetting,
     migrating,
     queries,
     recalling,
@@ -180,6 +181,29 @@ class LabelDatabase:
             number = datasets.lock(connection, dataset)
             target = undoing.choose(connection, number, revision)
             return undoing.undo(connection, number, target, author=author, now=self._now())
+
+    def forget(self, dataset: str, samples: ArrayLike) -> int:
+        """Delete all rows of these samples, those of their history too; how many. It cannot be undone.
+
+        No file of the database holds them when this returns; to repeat it makes sure of that, though there
+        is no row left.
+        """
+        wanted = np.asarray(samples, np.int64)
+        with self._writing() as connection:
+            found = forgetting.delete(connection, dataset, wanted)
+        with failures.told(self._engine.url):
+            forgetting.scrub(self._engine)
+        return found
+
+    def count_rows(self, dataset: str, samples: ArrayLike) -> int:
+        """How many rows `forget` would delete."""
+        with self._reading() as connection:
+            return forgetting.count(connection, dataset, np.asarray(samples, np.int64))
+
+    def count_by(self, dataset: str, digests: Iterable[str]) -> int:
+        """How many rows one of these versions wrote that are in force, or stand beside others' labels."""
+        with self._reading() as connection:
+            return forgetting.count_by(connection, dataset, list(digests))
 
     def classes(self, dataset: str) -> ClassList:
         """The class list as it stands."""

@@ -58,7 +58,8 @@ class ServeConfig:
     `memory`, `request_bytes`, `model_bytes`, `feature_bytes`, `image_bytes` and `inbox_bytes` are bytes.
     `limits` are the caps on one image. `state` is the folder of what the store keeps; without it the store
     serves data and nothing else. `labels` is the URL of a label database elsewhere. `predict_milliseconds` is
-    how long a prediction may take once its image is here.
+    how long a prediction may take once its image is here. `may_delete` lets who may forget samples have their
+    files deleted, too.
     """
 
     listen: str = "127.0.0.1:7077"
@@ -83,6 +84,7 @@ class ServeConfig:
     image_bytes: int = 0
     inbox_bytes: int = 1 << 34
     predict_milliseconds: float = 500.0
+    may_delete: bool = False
     limits: Limits = field(default_factory=Limits)
     datasets: dict[str, DatasetConfig] = field(default_factory=dict)
 

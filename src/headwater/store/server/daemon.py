@@ -15,14 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from headwater.data.forgotten import Forgotten
 from headwater.data.sources import SourceOptions, open_source
 from headwater.engine.budget import Cores, Turnstile
 from headwater.errors import HeadwaterError, WrongUse
 from headwater.store.local import LocalStore
 from headwater.store.server.audit import AuditLog
-from headwater.store.server.config import DatasetConfig, ServeConfig, split_address
+from headwater.store.server.config import ServeConfig, split_address
 from headwater.store.server.desk import Desk
 from headwater.store.server.features import FeatureDesk
+from headwater.store.server.forgetdesk import Belongings, ForgetDesk
 from headwater.store.server.guard import ANONYMOUS, Caller, Guard
 from headwater.store.server.http import HttpServer
 from headwater.store.server.jobdesk import JobDesk
@@ -37,7 +39,7 @@ from headwater.store.server.prefix import Prefix
 from headwater.store.server.selected import SelectionDesk
 from headwater.store.server.sending import Sending, hang_up
 from headwater.store.server.service import Service
-from headwater.store.server.state import State
+from headwater.store.server.state import FORGOTTEN, State
 from headwater.store.server.studios import Studios
 from headwater.store.server.talk import Talk
 from headwater.store.server.tls import TlsFiles, check_exposure
@@ -126,7 +128,7 @@ class Daemon:
         budget = config.budget()
         if config.state is not None:
             self._state = stack.enter_context(State(config.state, labels=config.labels))
-        self._stores = stores = _open_all(config.datasets, stack)
+        self._stores = stores = self._open_all(stack)
         self._keeper = keeper = Keeper(
             self._state, list(config.datasets), self._publish, most_bytes=config.inbox_bytes
         )
@@ -157,7 +159,12 @@ class Daemon:
         )
         stack.callback(studios.close)
         self._jobs = JobDesk(self._state, desk, studios)
-        self._talk = Talk(desk, self._workers, {**models.answers, **self._jobs.answers, **keeper.answers})
+        forgetting = self._forget_desk(desk)
+        self._talk = Talk(
+            desk,
+            self._workers,
+            {**models.answers, **self._jobs.answers, **keeper.answers, **forgetting.answers},
+        )
         self._predictor = Predictor(
             self._state, desk, studios, keeper, bound_seconds=config.predict_milliseconds / 1000
         )
@@ -182,6 +189,48 @@ class Daemon:
             None if config.state is None else os.fspath(config.state),
         )
         stack.enter_context(self._jobs)
+
+    def _open_all(self, stack: ExitStack) -> dict[str, LocalStore]:
+        stores = {}
+        for name in self._config.datasets:
+            stores[name] = self._open(name)
+            stack.callback(stores[name].close)
+        return stores
+
+    def _open(self, name: str) -> LocalStore:
+        """A dataset without what is forgotten of it."""
+        if name not in self._config.datasets:
+            return self._keeper.reopen(name)
+        wanted = self._config.datasets[name]
+        options = SourceOptions(
+            split=wanted.split,
+            image=wanted.image,
+            label=wanted.label,
+            fields=wanted.fields,
+            storage=wanted.storage,
+            forgotten=_forgotten(self._state, name),
+        )
+        uri = wanted.uri if isinstance(wanted.uri, str) else list(wanted.uri)
+        return LocalStore(open_source(uri, options=options), fields=wanted.fields)
+
+    def _forget_desk(self, desk: Desk) -> ForgetDesk:
+        return ForgetDesk(
+            self._state,
+            desk,
+            Belongings(self._studios, self._jobs, self._workers.release, self._keeper),
+            reopen=self._open,
+            publish=self._replace,
+            may_delete=self._config.may_delete,
+        )
+
+    def _replace(self, name: str, store: LocalStore) -> None:
+        """Serve a dataset anew; whoever reads from the one before goes on, and lets go of it when he ends."""
+        if name in self._inboxes:
+            self._publish(name, store)
+            return
+        self._stores[name] = store
+        self._ending.callback(store.close)
+        self._talk.serve(name)
 
     def _add_inboxes(self) -> None:
         """Serve what was kept and sealed; raises `WrongUse` where a dataset has the name of an inbox."""
@@ -313,20 +362,9 @@ class _Stop:
         self.asked.set()
 
 
-def _open_all(datasets: Mapping[str, DatasetConfig], stack: ExitStack) -> dict[str, LocalStore]:
-    stores = {}
-    for name, wanted in datasets.items():
-        options = SourceOptions(
-            split=wanted.split,
-            image=wanted.image,
-            label=wanted.label,
-            fields=wanted.fields,
-            storage=wanted.storage,
-        )
-        uri = wanted.uri if isinstance(wanted.uri, str) else list(wanted.uri)
-        stores[name] = LocalStore(open_source(uri, options=options), fields=wanted.fields)
-        stack.callback(stores[name].close)
-    return stores
+def _forgotten(state: State | None, name: str) -> Forgotten | None:
+    """A store without a state serves what the user who runs it has not forgotten."""
+    return None if state is None else Forgotten(state.folder / FORGOTTEN, name)
 
 
 def _shut_down(service: Service) -> None:

@@ -89,10 +89,11 @@ class Engines:
         """A version with this trunk; raises `ModelNotFound`."""
         with self._lock:
             known = self._versions.get(trunk)
-        if known is not None and known.digest in self._registry:
+        sealed = self._registry.sealed()
+        if known is not None and known.digest in self._registry and known.digest not in sealed:
             return known
         for version in self._registry.versions():
-            if version.trunk_digest == trunk:
+            if version.trunk_digest == trunk and version.digest not in sealed:
                 with self._lock:
                     self._versions[trunk] = version
                 return version

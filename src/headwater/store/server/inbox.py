@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headwater.data.atomic import sync_folder
 from headwater.data.index import sample_ids
 from headwater.errors import HeadwaterError
-from headwater.store.server.shard import Arrival, GrowingShard, digests_in
+from headwater.store.server.shard import Arrival, GrowingShard, digests_in, remove_members
 
 SHARD_BYTES = 256 << 20
 SHARD_IMAGES = 1 << 16
@@ -109,6 +109,29 @@ class Inbox:
                 raise _broken(error) from error
         return len(full)
 
+    def forget(self, digests: Collection[str]) -> list[Kept]:
+        """Remove images by the digests of their bytes, on disk when this returns; those that there were.
+
+        Shards that have one are written anew. Raises `HeadwaterError`.
+        """
+        with self._lock:
+            try:
+                found = [key for path in self._all() for key in _keys_of(path, digests)]
+                if found:
+                    self._close_shard()
+                    for path in self._list(_SEALED) + self._list(_FULL):
+                        remove_members(path, digests)
+                for left in self.folder.glob(".*"):  # of a process that was killed while it wrote one anew
+                    left.unlink(missing_ok=True)
+                self._sealed_bytes = _bytes_of(self._list(_SEALED))
+                self._full_bytes = _bytes_of(self._list(_FULL))
+            except OSError as error:
+                raise _broken(error) from error
+            for known in (self._before, self._now):
+                for digest in digests:
+                    known.pop(digest, None)
+        return [Kept(int(id), key) for id, key in zip(sample_ids(found), found, strict=True)]
+
     def close(self) -> None:
         """Let go of the file; what is kept stays."""
         with self._lock:
@@ -165,6 +188,9 @@ class Inbox:
         """Shards of a kind, the oldest first."""
         return sorted(self.folder.glob(f"*{ending}"))
 
+    def _all(self) -> list[Path]:
+        return [path for ending in (_SEALED, _FULL, _OPEN) for path in self._list(ending)]
+
     def _new_stem(self) -> str:
         """Sorts by time, and is nobody else's: labels of several stores may lie in one database."""
         begun = datetime.fromtimestamp(self._clock(), UTC)
@@ -198,6 +224,11 @@ def _put_away(shard: GrowingShard) -> None:
 
 def _keys(path: Path, digests: Sequence[str] | dict[str, Arrival]) -> dict[str, str]:
     return {digest: f"{_stem(path)}/{digest}" for digest in digests}
+
+
+def _keys_of(path: Path, digests: Collection[str]) -> list[str]:
+    """Of the images of a shard that are among these."""
+    return [f"{_stem(path)}/{digest}" for digest in digests_in(path) if digest in digests]
 
 
 def _broken(error: OSError) -> HeadwaterError:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from headwater.engine.budget import Busy
 from headwater.engine.crew import Crew
 from headwater.errors import (
     DatasetNotFound,
@@ -70,6 +71,7 @@ _FURTHER_SCOPES = {RELABEL: ("labels",), QUANTISE: ("models",), SELECT: ("read",
 """What a kind of job takes beside that: it writes labels, puts a model in force, or tells of samples."""
 _PRIORITIES = {SELECT: "select", DUPLICATES: "select"}
 _PRIORITY = "relabel"
+_END_SECONDS = 5.0
 
 
 class JobDesk:
@@ -127,6 +129,18 @@ class JobDesk:
             return []
         using = [job for job in self._jobs.list() if job.kind == RELABEL and job.model == model]
         return [self._jobs.stop(job.id).id for job in using if job.unfinished]
+
+    def forget(self, dataset: str, ids: Collection[int]) -> dict[str, int]:
+        """Forget what jobs have kept of samples of a dataset; how many `selections` and `jobs` that were.
+
+        Raises `Busy` where a job of the dataset that was told to end is still at it.
+        """
+        assert self._state is not None
+        if not self.jobs.end(dataset, _END_SECONDS):
+            raise Busy(f"a job is still at work on {dataset!r}; ask again")
+        known = {store.index.version for store in list(self._desk.datasets.values())}
+        selected = selections_of(self._state).forget(dataset, known)
+        return {"selections": selected, "jobs": self.jobs.forget(dataset, ids)}
 
     @property
     def jobs(self) -> Jobs:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.data.forgotten import Forgotten
 from headwater.data.sources import SourceOptions, open_source
 from headwater.errors import (
     DatasetError,
@@ -33,7 +34,7 @@ from headwater.store.local import LocalStore
 from headwater.store.server.guard import Caller
 from headwater.store.server.inbox import Inbox, Kept, bytes_in
 from headwater.store.server.shard import Arrival
-from headwater.store.server.state import State
+from headwater.store.server.state import FORGOTTEN, State
 from headwater.store.server.talk import Answer
 from headwater.store.wire import messages
 from headwater.store.wire.messages import DATASET_NAME, InboxSeal, SealedInbox
@@ -149,7 +150,7 @@ class Keeper:
             shards = box.inbox.seal()
             if not box.inbox.is_sealed:
                 return SealedInbox(box.name)
-            store = _open(box.inbox.folder)
+            store = self._open(box.inbox.folder)
             index = store.index
             if self._versions.get(box.name) == index.version:
                 store.close()
@@ -157,6 +158,40 @@ class Keeper:
                 self._publish(box.name, store)
                 self._versions[box.name] = index.version
         return SealedInbox(box.name, index.version, len(index), int(index.sizes.sum()), shards)
+
+    def forget(self, name: str, keys: Sequence[str], contents: Sequence[str]) -> int:
+        """Remove images from the inbox of a dataset that have one of these contents, with their labels.
+
+        Of an inbox itself, those with these keys. How many there were.
+        """
+        dataset = name.removesuffix(ENDING)
+        if self._state is None or not (self._state.folder / "inbox" / dataset).is_dir():
+            return 0
+        digests = [key.rpartition("/")[2] for key in keys] if name != dataset else contents
+        box = self._box(dataset)
+        with self._sealing:
+            gone = box.inbox.forget(digests)
+            labels = self._state.kept_labels
+            if gone and labels is not None:
+                labels.forget(box.name, [one.id for one in gone])
+            if box.name in self._versions:
+                self._serve(box)
+        return len(gone)
+
+    def reopen(self, name: str) -> LocalStore:
+        """A sealed inbox, without what is forgotten of it."""
+        return self._open(self.state.folder / "inbox" / name.removesuffix(ENDING))
+
+    def _serve(self, box: _Box) -> None:
+        """What is sealed of an inbox, if it is another than before."""
+        if not box.inbox.is_sealed:
+            return
+        store = self._open(box.inbox.folder)
+        if self._versions.get(box.name) == store.index.version:
+            store.close()
+            return
+        self._publish(box.name, store)
+        self._versions[box.name] = store.index.version
 
     def restore(self) -> Iterator[tuple[str, LocalStore]]:
         """Go on with the inboxes that there are; what was sealed of them, by the names it is served under."""
@@ -168,7 +203,7 @@ class Keeper:
                 self._bytes_elsewhere += bytes_in(place)
             if any(place.glob("*.tar")):
                 try:
-                    store = _open(place)
+                    store = self._open(place)
                 except DatasetError as error:
                     log.error("the inbox of %s is not served: %s", place.name, error)
                     continue
@@ -185,6 +220,12 @@ class Keeper:
         if self._state is None:
             raise WrongUse("this store keeps no images; start it with --state FOLDER")
         return self._state
+
+    def _open(self, folder: Path) -> LocalStore:
+        """The sealed shards of an inbox."""
+        forgotten = Forgotten(self.state.folder / FORGOTTEN, folder.name + ENDING)
+        options = SourceOptions(progress=False, forgotten=forgotten)
+        return LocalStore(open_source(folder, options=options))
 
     def _answer_seal(self, body: bytes, caller: Caller) -> bytes:
         asked: InboxSeal = messages.decode(InboxSeal, body)
@@ -233,8 +274,3 @@ class Keeper:
         day = datetime.now(UTC).date().isoformat()
         key = " ".join([_AUTHOR, box.name, version.digest, day, box.turn]).strip()
         self.state.labels.write(box.name, rows, author=_AUTHOR, key=key, chunk=rows.chunk)
-
-
-def _open(folder: Path) -> LocalStore:
-    """The sealed shards of an inbox."""
-    return LocalStore(open_source(folder, options=SourceOptions(progress=False)))

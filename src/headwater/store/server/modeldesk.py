@@ -34,8 +34,10 @@ from headwater.store.wire.modelmessages import (
     ModelPart,
     ModelQuery,
     ModelRollback,
+    ModelSeal,
     ModelSwitch,
     ModelTake,
+    SealedVersions,
     Shipment,
     VersionFacts,
 )
@@ -74,6 +76,7 @@ class ModelDesk:
             "model_take": self._answer(ModelTake, self._take),
             "model_switch": self._answer(ModelSwitch, self._switch),
             "model_rollback": self._answer(ModelRollback, self._roll_back),
+            "model_seal": self._answer(ModelSeal, self._seal),
         }
 
     def _answer(self, kind: type[M], answer: Callable[[M, Caller], Message]) -> Answer:
@@ -112,7 +115,9 @@ class ModelDesk:
         registry = self.registry
         current = {name: list(_in_force(registry, name)) for name in registry.in_force()}
         manifest = registry.version(query.version).to_json() if query.version else b""
-        return Inventory(current, [_facts(version) for version in registry.versions()], manifest)
+        sealed = registry.sealed()
+        held = [_facts(version) for version in registry.versions() if version.digest not in sealed]
+        return Inventory(current, held, manifest)
 
     def _offer(self, offer: ModelOffer, caller: Caller) -> Arrived:
         version = ModelVersion.from_json(offer.manifest)
@@ -202,6 +207,13 @@ class ModelDesk:
             # Also if that was done before, by a process that was killed then; not if a newer one came.
             gone = done or (found.current and asked.current not in found.before)
             return self._stopping(found, asked.current if gone else "")
+
+    def _seal(self, asked: ModelSeal, caller: Caller) -> SealedVersions:
+        with self._turn():
+            fresh = self.registry.seal(asked.versions)
+            for version in asked.versions:
+                self._withdraw(version)
+            return SealedVersions(fresh)
 
     def _put_in_force(self, name: str, version: str, *, unmeasured: bool) -> InForce:
         """Who puts in force what was so before goes back from what is now."""

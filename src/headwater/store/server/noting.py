@@ -10,8 +10,8 @@ from headwater.models.version import ModelVersion
 from headwater.store.server.linefile import Fact
 from headwater.store.wire import messages
 from headwater.store.wire.jobmessages import JobStart, JobStop
-from headwater.store.wire.messages import InboxSeal, Message, Release
-from headwater.store.wire.modelmessages import ModelOffer, ModelRollback, ModelSwitch, ModelTake
+from headwater.store.wire.messages import Forget, InboxSeal, Message, Release
+from headwater.store.wire.modelmessages import ModelOffer, ModelRollback, ModelSeal, ModelSwitch, ModelTake
 
 ADDED_UP = frozenset({"status", "models", "model_part", "jobs"})
 """Asked for again and again, by whoever watches or sends: a line tells of many."""
@@ -63,6 +63,20 @@ def _seal(asked: InboxSeal) -> dict[str, Fact]:
     return {"of": asked.dataset}
 
 
+def _forget(asked: Forget) -> dict[str, Fact]:
+    """Never the ids."""
+    return {
+        "of": asked.dataset,
+        "samples": len(asked.ids) // 8,
+        "delete_files": asked.delete_files,
+        "dry_run": asked.dry_run,
+    }
+
+
+def _seal_models(asked: ModelSeal) -> dict[str, Fact]:
+    return {"versions": ",".join(asked.versions[:_MOST_IDS])}
+
+
 _FACTS: dict[str, tuple[type[Message], Callable[[Any], dict[str, Fact]]]] = {
     "release": (Release, _release),
     "model_offer": (ModelOffer, _offer),
@@ -72,4 +86,6 @@ _FACTS: dict[str, tuple[type[Message], Callable[[Any], dict[str, Fact]]]] = {
     "job_start": (JobStart, _start),
     "job_stop": (JobStop, _stop),
     "inbox_seal": (InboxSeal, _seal),
+    "forget": (Forget, _forget),
+    "model_seal": (ModelSeal, _seal_models),
 }

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwater.data.atomic import sync_folder
+from headwater.data.atomic import replacing, sync_folder
 from headwater.data.sources.tar import split_name
 from headwater.data.sources.tarheaders import BLOCK, Member, Window, read_members
 from headwater.errors import DatasetError
@@ -107,6 +107,29 @@ def digests_in(path: Path) -> list[str]:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return [split_name(member.name)[0] for member in _members(file)]
+    finally:
+        os.close(file)
+
+
+def remove_members(path: Path, digests: Collection[str]) -> int:
+    """Write a finished shard anew without these images, or remove it if none is left; how many it had.
+
+    Readers see the old file or the new one. Raises `OSError`.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        members = list(_members(file))
+        kept = [member for member in members if split_name(member.name)[0] not in digests]
+        if len(kept) < len(members) and kept:
+            with replacing(path) as shard:
+                for member in kept:
+                    size = BLOCK + member.size + -member.size % BLOCK
+                    shard.write(os.pread(file, size, member.offset - BLOCK))
+                shard.write(_END)
+        elif len(kept) < len(members):
+            path.unlink()
+            sync_folder(path.parent)
+        return len(members) - len(kept)
     finally:
         os.close(file)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FORGOTTEN = "forgotten"
+"""The folder of forgotten samples: lists, their key, and the audit."""
 _LOCK = "lock"
 _LABELS = "labels.db"
 

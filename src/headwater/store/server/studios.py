@@ -15,6 +15,7 @@ from headwater.engine.chain import Chain
 from headwater.engine.crew import Crew
 from headwater.engine.fingerprints import Fingerprinting
 from headwater.engine.inference import Extraction, crossing_at
+from headwater.engine.places import Ids
 from headwater.errors import HeadwaterError, ModelError
 from headwater.models.version import ModelVersion
 from headwater.store.cabinet import Cabinet
@@ -178,6 +179,16 @@ class Studios:
         return Fingerprinting(
             lambda: Decoding(desk, store, pipeline=thumbnail_steps(), asker=asker), crew, nothing_left
         )
+
+    def erase(self, dataset: str, ids: Ids) -> dict[str, int]:
+        """Write over what is kept of samples of a dataset; how many entries, of `features` and of `images`.
+
+        Fingerprints of pictures lie with features.
+        """
+        cabinets = {name: self._cabinet(name) for name in self._bytes}
+        return {
+            name: cabinet.erase(dataset, ids) for name, cabinet in cabinets.items() if cabinet is not None
+        }
 
     def answer(self, request: FeatureRequest) -> Studio:
         """For a request; raises `ModelNotFound` where the store does not hold its trunk, or no such cut."""

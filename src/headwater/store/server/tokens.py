@@ -22,7 +22,7 @@ from headwater.store.server.tokenfile import read_document, signature
 
 log = logging.getLogger("headwater")
 
-SCOPES = ("read", "jobs", "models", "labels", "admin")
+SCOPES = ("read", "jobs", "models", "labels", "admin", "forget")
 VARIABLE = "HEADWATER_TOKEN"
 SECRET_BYTES = (16, 2048)
 

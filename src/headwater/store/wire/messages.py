@@ -38,6 +38,8 @@ ACTIONS = {
     "job_start": "begin a job, or find the one that does the same",
     "job_stop": "end jobs where they are",
     "inbox_seal": "make the images that were kept a version of a dataset",
+    "forget": "leave samples out of a dataset, and delete what is kept of them",
+    "model_seal": "let versions of models be used no more",
 }
 SCOPE_OF_ACTION: dict[str, tuple[str, ...]] = {
     "hello": (),
@@ -54,12 +56,14 @@ SCOPE_OF_ACTION: dict[str, tuple[str, ...]] = {
     "job_start": ("jobs",),
     "job_stop": ("jobs",),
     "inbox_seal": ("admin",),
+    "forget": ("forget",),
+    "model_seal": ("models",),
 }
 """What a token must allow, one of these; none named: any token will do."""
 CHANGES = frozenset(
     {
         *("model_offer", "model_part", "model_take", "model_switch", "model_rollback"),
-        *("job_start", "job_stop", "inbox_seal"),
+        *("job_start", "job_stop", "inbox_seal", "forget", "model_seal"),
     }
 )
 """Actions that change what a store keeps: refused while it drains, and a drain waits for those under way."""
@@ -266,6 +270,35 @@ class SealedInbox(Message, frozen=True):
     samples: int = 0
     bytes: int = 0
     shards: int = 0
+
+
+class Forget(Message, frozen=True):
+    """Samples of a dataset that are to be forgotten: `ids` are int64, little-endian.
+
+    With `dry_run` nothing changes. `delete_files` deletes the files of the samples, too, where the store may.
+    `models` are digests of versions of which the answer says how many labels they have given.
+    """
+
+    dataset: Name
+    ids: bytes
+    delete_files: bool = False
+    dry_run: bool = False
+    models: list[Digest] = []
+
+
+class ForgottenThere(Message, frozen=True):
+    """What was found of the samples and is gone, by where it was, and what is left of the dataset.
+
+    `before` and `version` are the dataset's, `samples` how many it has now. `labelled` counts rows of the
+    label database that the `models` wrote.
+    """
+
+    dataset: str
+    before: str
+    version: str
+    samples: int
+    found: dict[str, int]
+    labelled: int = 0
 
 
 Request = ReadRequest | IndexRequest | BlocksRequest | FeatureRequest | SelectionRequest | LabelRequest

@@ -111,3 +111,15 @@ class Shipment(Message, frozen=True):
 
     graphs: dict[str, bytes]
     delta: bytes
+
+
+class ModelSeal(Message, frozen=True):
+    """Versions that are not to be used any more, by digest."""
+
+    versions: Annotated[list[Digest], msgspec.Meta(max_length=4096)]
+
+
+class SealedVersions(Message, frozen=True):
+    """Those that were not sealed before."""
+
+    versions: list[str]

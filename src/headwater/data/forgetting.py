@@ -1,0 +1,104 @@
+"""What is being forgotten, and what was: a plan in clear until it is done, and a line in an audit for ever.
+
+Both lie in a folder of forgotten samples, see `forgotten`. A plan is what a process that was killed is gone
+on with. A line of the audit names samples by their keyed hashes only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from headwater.data.atomic import replacing, sync_folder
+from headwater.data.forgotten import locked
+from headwater.errors import DatasetError
+
+P = TypeVar("P")
+
+_PLANS, _AUDIT = "plans", "audit.jsonl"
+
+
+class Plans:
+    """The plans of one folder, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / _PLANS
+
+    def load(self, name: str, kind: type[P]) -> P | None:
+        """The plan that was not carried out to its end; raises `DatasetError` for one that cannot be read."""
+        path = self._path(name)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise DatasetError(
+                f"{path} says what was being forgotten, and cannot be read: {error}; delete it, and forget "
+                "again"
+            ) from error
+
+    def keep(self, name: str, plan: object) -> None:
+        """On disk when this returns."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(self._path(name)) as file:
+            file.write(msgspec.json.encode(plan))
+
+    def drop(self, name: str) -> None:
+        """It is carried out; nothing is left of it."""
+        path = self._path(name)
+        for left in (path, *self._folder.glob(f".{path.name}.*")):
+            left.unlink(missing_ok=True)
+        if self._folder.exists():
+            sync_folder(self._folder)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+class Audit:
+    """What was forgotten in a folder, the oldest first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, folder / _AUDIT
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """All that can be read."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        for line in content.splitlines():
+            try:
+                found = msgspec.json.decode(line)
+            except msgspec.MsgspecError:  # torn by a power cut
+                continue
+            if isinstance(found, dict):
+                yield found
+
+    def note(self, hashes: Sequence[str], facts: Mapping[str, Any]) -> bool:
+        """Add a line, on disk when this returns, unless all these hashes stand in one already."""
+        with locked(self._folder):
+            known = {one for line in self.lines() for one in line.get("hashes", ())}
+            if known.issuperset(hashes):
+                return False
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            line = msgspec.json.encode({"time": now, **facts, "hashes": sorted(hashes)})
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "r+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                torn = size and os.pread(handle, 1, size - 1) != b"\n"
+                file.write((b"\n" if torn else b"") + line + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self._folder)
+        return True
+
+    def when(self, hash: str) -> str | None:
+        """When a sample was forgotten, by its keyed hash; None if it was not."""
+        return next((str(line.get("time")) for line in self.lines() if hash in line.get("hashes", ())), None)

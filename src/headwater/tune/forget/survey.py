@@ -1,0 +1,203 @@
+"""Before samples are forgotten: which they are, what is there of them, and which versions saw them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.data.forgetting import Audit
+from headwater.data.forgotten import Forgotten, forgotten_folder
+from headwater.data.index import Index, sample_ids
+from headwater.engine.fetching import content_digests
+from headwater.errors import ModelRefused, WrongUse
+from headwater.models.registry import Registry
+from headwater.store.dataset import Dataset
+from headwater.store.wire.messages import ForgottenThere
+from headwater.tune.forget.affected import Affected, Witnesses
+from headwater.tune.forget.places import Models, Place
+from headwater.tune.forget.task import Task, find_task
+
+Ids = NDArray[np.int64]
+
+_NOT_HERE = "it is not in force in the registry here: forget where it was fine-tuned"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to forget, and how.
+
+    `ids` and `paths` name the samples; without either, what was interrupted is gone on with. `method` is how
+    heads are made again, as `hw.retrain` has it. Without `models` no model is made again. `further` are
+    folders of caches, or of signals, beside the user's own.
+    """
+
+    ids: tuple[int, ...] = ()
+    paths: tuple[str, ...] = ()
+    delete_files: bool = False
+    models: bool = True
+    relabel: bool = True
+    method: str = "replay"
+    further: tuple[Path, ...] = ()
+
+    @property
+    def named(self) -> Ids:
+        """Ids of all samples that are named, each once."""
+        by_path = sample_ids(list(self.paths)) if self.paths else np.empty(0, np.int64)
+        return np.unique(np.concatenate([np.array(self.ids, np.int64), by_path]))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Places that together are one dataset, which `open_data` opens whole, and the models that learn from it.
+
+    `folder` is where the task and the audit lie, the user's own unless it is given.
+    """
+
+    places: tuple[Place, ...]
+    registry: Registry
+    open_data: Callable[[], Dataset]
+    folder: Path = field(default_factory=forgotten_folder)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(place.name for place in self.places)
+
+    def hashes(self, ids: Sequence[int]) -> list[str]:
+        """Keyed hashes of ids, as the audit has them."""
+        forgotten = Forgotten(self.folder, Task(self.names, ()).key)
+        return [forgotten.hash(id) for id in ids]
+
+    def forgotten_at(self, id: int) -> str | None:
+        """When a sample was forgotten in these places; None if it never was."""
+        audit = Audit(self.folder)
+        return audit.when(self.hashes([id])[0]) if any(audit.lines()) else None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is there of the samples, place by place, and the task that comes of it.
+
+    `left` are versions in force that saw them and stay, because no model is to be made again; with why that
+    could not have been, if it could not. `resumed` says that the task was begun before.
+    """
+
+    task: Task
+    there: Mapping[str, ForgottenThere] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+    resumed: bool = False
+
+
+def look_around(scene: Scene, wish: Wish) -> Survey:
+    """Look, and change nothing.
+
+    Raises `WrongUse` for samples that the dataset does not have, and never had as far as is known, and
+    `ModelRefused` or `JournalRefused` where a version in force cannot be made again without them.
+    """
+    unended = find_task(scene.folder, scene.names, wish.named.tolist())
+    if unended is not None:
+        return Survey(unended, resumed=True)
+    with closing(scene.open_data()) as data:
+        return _Surveyor(scene, wish, data).survey()
+
+
+class _Surveyor:
+    def __init__(self, scene: Scene, wish: Wish, data: Dataset) -> None:
+        self._scene, self._wish, self._data = scene, wish, data
+
+    def survey(self) -> Survey:
+        wish, ids = self._wish, self._ids
+        places = self._scene.places
+        there = {place.name: place.look(ids.tolist(), delete_files=wish.delete_files) for place in places}
+        before = {self._data.index.version, *(one.before for one in there.values()), *self._earlier()}
+        affected, left = self._judge(before)
+        keys, contents = self._describe()
+        task = Task(
+            places=self._scene.names,
+            ids=tuple(ids.tolist()),
+            keys=keys,
+            contents=contents,
+            before=tuple(sorted(before)),
+            old={name: version.digest for name, version in affected.replay.items()},
+            sealed={version.digest: version.name for version in affected.versions},
+            delete_files=wish.delete_files,
+            relabel=wish.relabel,
+            method=wish.method,
+            further=tuple(map(str, wish.further)),
+        )
+        return Survey(task, there, left)
+
+    @cached_property
+    def _ids(self) -> Ids:
+        ids, index = self._wish.named, self._data.index
+        if not len(ids):
+            raise WrongUse("name the samples to forget, by their ids or with --path; nothing was interrupted")
+        for id in ids[~index.has(ids)].tolist():
+            if self._scene.forgotten_at(id) is None:
+                raise WrongUse(
+                    f"dataset {index.version[:8]} of {len(index):,} samples has no sample with id {id}; "
+                    "`headwater ls` shows ids, and --path takes the path within the dataset"
+                )
+        if index.has(ids).sum() == len(index):
+            raise WrongUse("these are all samples of the dataset; delete the dataset instead")
+        return ids
+
+    def _earlier(self) -> set[str]:
+        """Versions that the dataset had before other samples were forgotten of it."""
+        lines = Audit(self._scene.folder).lines()
+        mine = [line for line in lines if line.get("places") == list(self._scene.names)]
+        return {str(version) for line in mine for version in line.get("before", ())}
+
+    def _judge(self, before: set[str]) -> tuple[Affected, dict[str, str]]:
+        registry = self._scene.registry
+        there = {place.name: place.models() for place in self._scene.places}
+        versions = [*registry.versions(), *(one for held in there.values() for one in held.versions)]
+        witnesses = Witnesses(registry, versions, self._ids, dataset=self._data, data=before)
+        affected = witnesses.judge(registry.in_force())
+        stuck = {**affected.stuck, **_stuck_at(there, affected)}
+        if not self._wish.models:
+            return Affected(), {**dict.fromkeys(affected.replay, ""), **stuck}
+        if stuck:
+            name, why = next(iter(stuck.items()))
+            digest = registry.in_force().get(name, "")
+            if digest in witnesses.refused:
+                raise witnesses.refused[digest]
+            raise ModelRefused(
+                f"the version in force as {name} was trained on these samples, or may have been, and {why}; "
+                "or say --no-model to leave it as it is, and forget everything else"
+            )
+        return affected, {}
+
+    def _describe(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Keys of the samples, and digests of their files, of those that can be read."""
+        index = self._data.index
+        positions = index.position_of(self._ids[index.has(self._ids)])
+        keys = tuple(index.key(position) for position in positions.tolist())
+        return keys, tuple(content_digests(self._data.store, positions))
+
+
+def _stuck_at(there: Mapping[str, Models], affected: Affected) -> dict[str, str]:
+    """Versions in force at stores that saw the samples, and that nothing made here replaces."""
+    saw = set(affected.digests)
+    replaced = {*affected.replay, *(version.digest for version in affected.replay.values())}
+    return {
+        f"{name} at {place}": _NOT_HERE
+        for place, held in there.items()
+        for name, digest in held.in_force.items()
+        if digest in saw and name not in replaced and digest not in replaced
+    }
+
+
+def version_without(index: Index, ids: Sequence[int]) -> str:
+    """The version that an index has without these samples, unless a class goes with them."""
+    kept = ~np.isin(index.ids, np.array(ids, np.int64))
+    digest = hashlib.blake2b(digest_size=16)
+    for column in (index.ids, index.labels, index.sizes):
+        digest.update(np.ascontiguousarray(column[kept], dtype="<i8").data)
+    return digest.hexdigest()

@@ -1,0 +1,157 @@
+"""Killed at any step, and asked again: forgetting ends in the same state as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwater as hw
+from forgetting import NAME, Home
+from headwater.data.forgetting import Audit
+from headwater.data.forgotten import forgotten_folder
+from headwater.errors import JournalRefused, WrongUse
+from headwater.store.labels import open_labels
+from headwater.tune.again import HeadAgain
+from headwater.tune.forget.survey import Wish, look_around
+from headwater.tune.forget.work import forget
+from headwater.tune.journals import journal_path
+
+STEPS = (
+    *("record", "replay", f"keep {NAME}", f"note {NAME}", "bring", "forget", "relabel", "seal", "seal here"),
+    *("caches", "audit", "end"),
+)
+QUICK = ("replay", f"note {NAME}", "forget", "seal here", "end")
+"""Those of every test run; all of them with the slow ones."""
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies lie where it was made, because paths are keys."""
+    folder = tmp_path_factory.mktemp("template")
+    with pytest.MonkeyPatch.context() as patch:
+        home = Home(folder / "home")
+        home.use(patch)
+        home.set_up()
+    home.folder.rename(folder / "kept")
+    return folder
+
+
+@pytest.fixture
+def home(template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    home = Home(template / "home")
+    shutil.copytree(template / "kept", home.folder)
+    home.use(monkeypatch)
+    yield home
+    shutil.rmtree(home.folder)
+
+
+def choose_ids(home: Home) -> tuple[int, ...]:
+    with closing(hw.open(home.data)) as data:
+        return tuple(HeadAgain(data, NAME, registry=home.registry).ids[[3, 40]].tolist())
+
+
+def state_of(home: Home) -> dict[str, Any]:
+    """All that may be told of it afterwards; times and random keys aside."""
+    registry = home.registry
+    with closing(hw.open(home.data)) as data, closing(open_labels(home.labels)) as labels:
+        rows = labels.search(NAME, limit=1000)
+        return {
+            "data": (data.version, len(data)),
+            "in force": registry.in_force(),
+            "sealed": registry.sealed(),
+            "versions": {version.digest for version in registry.versions()},
+            "journals": sorted(path.name for path in (registry.folder / "journals").iterdir()),
+            "labels": [rows.samples.tolist(), rows.labels.tolist(), rows.sources.tolist()],
+            "by": labels.count_by(NAME, registry.in_force().values()),
+            "audit": [len(line["hashes"]) for line in Audit(forgotten_folder()).lines()],
+            "plans": sorted((forgotten_folder() / "plans").iterdir()),
+        }
+
+
+def kill_at(step: str, home: Home, wish: Wish) -> None:
+    """Forget in a child that kills itself when a step begins."""
+
+    def watch(begun: str) -> None:
+        if begun == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            home.forget(wish, watch=watch)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status), f"not killed at {step!r}"
+
+
+@pytest.fixture(scope="module")
+def expected(template: Path) -> dict[str, Any]:
+    """Of one that was never killed."""
+    home = Home(template / "home")
+    shutil.copytree(template / "kept", home.folder)
+    with pytest.MonkeyPatch.context() as patch:
+        home.use(patch)
+        home.forget(Wish(ids=choose_ids(home)))
+        found = state_of(home)
+    shutil.rmtree(home.folder)
+    return found
+
+
+@pytest.mark.parametrize(
+    "step", [step if step in QUICK else pytest.param(step, marks=pytest.mark.slow) for step in STEPS]
+)
+def test_killed_at_a_step_and_repeated(step: str, home: Home, expected: dict[str, Any]) -> None:
+    ids = choose_ids(home)
+    marks = [home.marks(id) for id in ids]
+    kill_at(step, home, Wish(ids=ids))
+    done = home.forget(Wish(ids=ids))
+    assert done.resumed == (step != "record")
+    assert state_of(home) == expected
+    assert not [trace for mark in marks for trace in home.traces(mark)]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(home: Home, expected: dict[str, Any]) -> None:
+    ids = choose_ids(home)
+    for step in STEPS:
+        kill_at(step, home, Wish(ids=ids))
+    home.forget(Wish(ids=ids))
+    assert state_of(home) == expected
+
+
+@pytest.mark.slow
+def test_what_was_interrupted_is_finished_without_naming_it(home: Home, expected: dict[str, Any]) -> None:
+    ids = choose_ids(home)
+    kill_at("relabel", home, Wish(ids=ids))
+    with closing(hw.open(home.data)) as data:
+        other = int(np.setdiff1d(data.ids, ids)[0])
+    with pytest.raises(WrongUse, match="2 other samples were being forgotten here"):
+        look_around(home.scene, Wish(ids=(other,)))
+    assert home.forget(Wish()).resumed
+    assert state_of(home) == expected
+
+
+@pytest.mark.slow
+def test_a_replay_that_fails_leaves_everything_as_it_was(home: Home) -> None:
+    """Such as features that cannot be made any more; the data side may then be forgotten alone."""
+    ids, before = choose_ids(home), home.registry.in_force()
+    survey = look_around(home.scene, Wish(ids=ids))
+    path = journal_path(home.registry, before[NAME])
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(JournalRefused):
+        forget(home.scene, survey)
+    assert home.registry.in_force() == before
+    assert len(hw.open(home.data)) == 60
+    assert not home.forget(Wish(ids=ids, models=False)).resumed
