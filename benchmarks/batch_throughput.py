@@ -43,10 +43,10 @@ def rival_rate(name: str, way: str, size: int, steps: int) -> float:
 
 
 def our_rate(name: str, size: int, steps: int, budget: int | str) -> float:
-    """After the iterations in which it measures and learns."""
+    """After the iterations in which it measures, plans and learns."""
     net = make(name)
     with hw.memory_budget(budget):
-        for _ in range(5):
+        for _ in range(SETTLING):
             step(net, name, size)
         return _rate(lambda: step(net, name, size), size, steps)
 

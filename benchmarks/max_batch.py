@@ -32,8 +32,9 @@ class Kept:
 
     def __init__(self, folder: Path | None) -> None:
         self._path = folder / "max_batch.json" if folder is not None else None
-        there = self._path is not None and self._path.exists()
-        self._found: dict[str, dict[str, object]] = json.loads(self._path.read_text()) if there else {}  # type: ignore[union-attr]
+        self._found: dict[str, dict[str, object]] = {}
+        if self._path is not None and self._path.exists():
+            self._found = json.loads(self._path.read_text())
 
     def ask(self, words: list[str]) -> dict[str, object]:
         key = " ".join(words)
@@ -95,7 +96,7 @@ def report(found: dict[str, dict[str, int]], ways: tuple[str, ...]) -> Report:
         bars.append(Bar(f"{name}: ours / plain", "at least 3", f"{over_plain:.2f}", over_plain >= 3))
         bars.append(Bar(f"{name}: ours / best other", "at least 1.3", f"{over_best:.2f}", over_best >= 1.3))
     notes = (
-        "blocks: checkpointing per block; layer inputs: vDNN's rule; everything: saved tensors are written at once.",
+        "blocks: checkpointing per block; layer inputs: vDNN's rule; everything: all saved is written.",
         "ours: the largest size for which one of six budgets works.",
     )
     columns = ("network", *ways, "ours / plain", "ours / best other")

@@ -16,7 +16,7 @@ from headwater.plan.memory.recompute import chain, recompute_seconds
 from headwater.plan.memory.record import AccessRecord
 from headwater.plan.memory.simulate import Outcome, simulate
 
-MOST_TRIALS = 400
+MOST_TRIALS = 200
 """Simulations that mending a plan may take; fewer where there are more than a hundred tensors."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headwater.plan.memory import AccessRecord, Action, MemoryPlan, Rates, make_plan
+from headwater.plan.memory import AccessRecord, Action, MemoryPlan, Rates, make_plan, place_triggers
 from headwater.train.memory.iteration import Entry, Iteration
 
 MOST_GUIDES = 8
-MOST_PLANS = 12
-"""Times that a plan is made anew for one pattern; then it stays."""
+MOST_PLANS = 4
+"""Times that choices are made anew for one pattern; then only the times of fetches change."""
 EARLIER = 0.05
 """A late fetch is issued earlier by so much of its transfer, or by what was waited if that is more."""
 RATE_CHANGE = 1.5
@@ -49,23 +49,33 @@ class Guide:
         for number, waited in iteration.late.items():
             size = self.record.tensors[number].size
             self._leads[number] = self._leads.get(number, 0.0) + max(EARLIER * size / rates.read, waited)
-        crowded = bool(iteration.counts.evicted or iteration.postponed)
-        if crowded:
-            more = max(iteration.counts.evicted, iteration.postponed)
-            self._reserve = min(self._reserve + more, self._budget // 2)
-        if self._plans < MOST_PLANS and (iteration.late or crowded or _changed(rates, self._rates)):
+        crowded = max(iteration.counts.evicted, iteration.postponed if iteration.late else 0)
+        self._reserve = min(self._reserve + crowded, self._budget // 4)
+        if self._plans < MOST_PLANS and (crowded or _changed(rates, self._rates)):
             self._rates = rates
             self.plan = self._make()
+        elif iteration.late:
+            self._place_triggers()
 
     def _make(self) -> MemoryPlan:
         self._plans += 1
-        plan = make_plan(
-            self.record, budget=self._budget, rates=self._rates, leads=self._leads, reserve=self._reserve
-        )
+        plan = self._plan_with(self._reserve)
+        if not plan.fits and self._reserve:
+            self._reserve = 0
+            plan = self._plan_with(0)
         self.actions = {choice.tensor: choice.action for choice in plan.choices if choice.action != "keep"}
-        swapped = [choice for choice in plan.choices if choice.action == "swap"]
-        self.triggers = sorted((choice.trigger, choice.tensor) for choice in swapped)
+        self._place_triggers()
         return plan
+
+    def _place_triggers(self) -> None:
+        swapped = [number for number, action in self.actions.items() if action == "swap"]
+        placed = place_triggers(self.record, swapped, self._rates, self._leads)
+        self.triggers = sorted((trigger, number) for number, trigger in placed.items())
+
+    def _plan_with(self, reserve: int) -> MemoryPlan:
+        return make_plan(
+            self.record, budget=self._budget, rates=self._rates, leads=self._leads, reserve=reserve
+        )
 
 
 class Guides:

@@ -79,10 +79,11 @@ class Recipe:
 
 
 class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operation while it is entered; `clear` forgets all of them."""
+    """Notes every operation while it is entered, unless `quiet`; `clear` forgets all of them."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.quiet = False
         self._nodes: dict[int, Node] = {}
         self._outside: dict[int, WeakStorage] = {}
 
@@ -99,6 +100,8 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.quiet:
+            return func(*args, **kwargs)
         kind, functional = kind_of(func)
         if kind is Kind.VIEW:
             if is_outside(args[0]):

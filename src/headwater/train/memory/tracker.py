@@ -60,12 +60,18 @@ class Tracker:
         if self._closed or _is_left_alone(tensor) or self.ledger.outlives(tensor.untyped_storage()):
             return Plain(tensor, tensor._version)
         with self._lock:
-            self._before_save()
-            holding = self._holding_of(tensor)
-            self._note_save(holding, tensor)
-            return Handle(
-                holding, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
-            )
+            self._lineage.quiet = True  # what is done to a tensor here is no part of how it was made
+            try:
+                return self._save(tensor)
+            finally:
+                self._lineage.quiet = False
+
+    def _save(self, tensor: torch.Tensor) -> Handle:
+        self._before_save()
+        holding = self._holding_of(tensor)
+        self._note_save(holding, tensor)
+        offset = int(tensor.storage_offset())
+        return Handle(holding, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
 
     def unpack(self, handle: Handle | Plain) -> torch.Tensor:
         """The tensor, as it was."""
