@@ -297,6 +297,7 @@ def describe(facts: VersionFacts, held: Inventory) -> dict[str, Any]:
         "parent": facts.parent,
         "made": {"by": facts.by},
         "in_force": in_force_at(facts.digest, held),
+        "sealed": False,  # a store lists none that are
         "classes": facts.classes,
         "features": facts.features,
         "tensors": facts.tensors,

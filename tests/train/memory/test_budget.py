@@ -24,7 +24,9 @@ from headwater.train.memory.spill import SpillFile
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    """Files without a name, as what is spilled goes to."""
+    found = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(os.readlink(path).endswith("(deleted)") for path in found if path.is_symlink())
 
 
 class Failing(nn.Module):
@@ -72,6 +74,17 @@ def test_an_exception_in_mid_forward_leaves_nothing_behind(error: BaseException,
     assert all(ref() is None for ref in alive)
     assert not torch.nn.modules.module._global_forward_pre_hooks
     assert_equal(train("residual", around=hw.memory_budget(600_000)), train("residual"))
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_an_iteration_that_ends_with_the_context_leaves_no_hook_behind(iterations: int) -> None:
+    """It is measured then, and a plan is made that would want to watch."""
+    net, inputs = make("residual")
+    with hw.memory_budget(300_000):
+        for _ in range(iterations):
+            loss_of(net, inputs).backward()
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    assert not torch.nn.modules.module._global_forward_hooks
 
 
 def test_an_interrupt_in_backward_leaves_nothing_behind() -> None:

@@ -26,17 +26,24 @@ class ModuleWatch:
         self._depth = 0
         self._entered = False
         self._hooks: list[RemovableHandle] = []
+        self._over = False
 
     def update(self) -> None:
         """Be there if it is wanted; called between modules, or when something changed inside of one."""
-        if self._wanted() and not self._hooks:
+        wanted = self._wanted() and not self._over
+        if wanted and not self._hooks:
             self._depth = 0
             before = register_module_forward_pre_hook(self._before)
             self._hooks = [before, register_module_forward_hook(self._after, always_call=True)]
-        elif not self._wanted() and not self._depth:
-            self.close()
+        elif not wanted and not self._depth:
+            self._remove()
 
     def close(self) -> None:
+        """For good: what changes afterwards brings nothing back."""
+        self._over = True
+        self._remove()
+
+    def _remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
