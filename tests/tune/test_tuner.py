@@ -315,7 +315,7 @@ def test_what_could_not_be_delivered_is_only_delivered(
         with pytest.raises(Unreachable):
             make_tuner(colours, registry).fit(name, deliver=fail)
         (folder,) = (cache / "finetune").iterdir()
-        assert {path.name for path in folder.iterdir()} == {"lock", "outcome.json", "plan.json"}
+        assert {path.name for path in folder.iterdir()} == {"data.json", "lock", "outcome.json", "plan.json"}
     watch = StopAt()
     done = make_tuner(colours, registry).fit(name, watch=watch, deliver=delivered.append)
     assert (watch.told, delivered, done.resumed) == ([], [registry.current(name or "plain")], True)
