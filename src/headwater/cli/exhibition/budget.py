@@ -50,8 +50,8 @@ network, and one run each says little about accuracy."""
 _AGAIN = """A new head was trained on what the network of the first chapter makes of {photos:,} photos, and a
 journal was kept of that run. Then {gone} of these photos were to go. Training again without them says what
 the head should be; the other ways say how near to that they come, over the distance of doing nothing,
-and for how much of the work. Of so few photos a step may be computed sooner than it is predicted; it is
-with more of them that replay pays. None of the ways certifies that a photo was forgotten."""
+and for how much of the work. Of so few photos a step may be computed sooner than it is predicted:
+benchmarks/replay.py has more of them. None of the ways certifies that a photo was forgotten."""
 _COLUMNS = ("way", "distance to training again, over that of the old head", "rows gone through", "CPU ms")
 
 
