@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ STEADY = T.Compose([T.Resize(60), T.CenterCrop(48), FLOAT])
 MIXED = T.Compose([T.Resize(60), T.RandomCrop(48), T.RandomHorizontalFlip(), FLOAT])
 MIDDLE = T.Compose([CentralBox((100, 120)), T.RandomHorizontalFlip(), FLOAT])
 LARGE = 1 << 30
+FITS = 8  # writes, of 24 that an epoch would make
 
 
 def make_photos() -> list[Photo]:
@@ -208,16 +210,15 @@ def test_a_full_disk_does_not_end_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     loader = load(hw.open(address), DRAWN, cache=hw.Cache("100kB", LARGE, tmp_path))
-    true, batches = load(hw.open(folder), DRAWN), []
+    true, write, written = load(hw.open(folder), DRAWN), os.pwrite, itertools.count()
 
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fill(descriptor: int, data: bytes, offset: int) -> int:
+        if next(written) >= FITS:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, offset)
 
-    for batch in loader:
-        batches.append(batch)
-        if len(batches) == 2:
-            monkeypatch.setattr(os, "pwrite", refuse)
-    same(batches, list(true))
+    monkeypatch.setattr(os, "pwrite", fill)
+    same(list(loader), list(true))
     moved = epochs(loader, true, 2)
     assert caplog.text.count("takes no more samples") == 1
     assert 0 < moved[1] < loader.stats().bytes_raw / 3

@@ -22,7 +22,7 @@ from headwater.errors import SampleTooLarge, WrongUse
 from headwater.store.client.connection import _MOST_REPLY as CLIENT_TAKES
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.prefix import _MOST_REPLY, Made, Prefix, _avoided
-from headwater.store.server.workers import Workers, _digest
+from headwater.store.server.workers import Done, Work, Workers, _digest
 from headwater.store.wire.catalogue import combined, digests
 from headwater.store.wire.messages import ReadRequest
 from headwater.store.wire.payloads import FACTS
@@ -209,6 +209,15 @@ def test_workers_are_shared_between_callers_and_not_between_requests(
     """Three requests of one caller wait before one of another, each for two chunks; that one is not last."""
     monkeypatch.setattr("headwater.store.server.prefix.BORROW_SECONDS", 30.0)
     over: list[str] = []
+    line, run_chunk = prefix._line, prefix._try
+
+    def run_when_all_wait(work: Work, files: Sequence[Any]) -> Done | None:
+        """However threads are scheduled, nobody leaves before all who have more to do are in the line."""
+        done = run_chunk(work, files)
+        _until(lambda: line.waiting + line.active == 4 - len(over))
+        return done
+
+    monkeypatch.setattr(prefix, "_try", run_when_all_wait)
 
     def work(caller: str) -> None:
         with Turnstile(1, 1 << 30).enter(caller, memory=1, patience=0, gone=lambda: False) as turn:
@@ -218,10 +227,10 @@ def test_workers_are_shared_between_callers_and_not_between_requests(
     threads = [threading.Thread(target=work, args=(name,)) for name in ("greedy",) * 3 + ("modest",)]
     with ExitStack() as gate:
         for name in ("one", "two"):  # the places in the line: for one worker, and one more
-            gate.enter_context(prefix._line.enter(name, memory=1, patience=0, gone=lambda: False))
+            gate.enter_context(line.enter(name, memory=1, patience=0, gone=lambda: False))
         for number, thread in enumerate(threads):
             thread.start()
-            _until(lambda number=number: prefix._line.waiting == number + 1)  # type: ignore[misc]
+            _until(lambda number=number: line.waiting == number + 1)  # type: ignore[misc]
     for thread in threads:
         thread.join(30)
     assert len(over) == 4

@@ -185,13 +185,14 @@ class Replicas:
         None if too many requests are asked twice already, or none has room now.
         """
         with self.lock:
-            if not self.link.hedge or self._sent.hedged >= 1 + _MOST_HEDGED * self._sent.asked:
+            if not self.link.hedge or self._sent.hedged > _MOST_HEDGED * self._sent.asked:
                 return None
+            self._sent.hedged += 1  # before another thread looks
         found, _ = self.choose(but)
         if found is None or not found.window.try_enter(size):
+            with self.lock:
+                self._sent.hedged -= 1
             return None
-        with self.lock:
-            self._sent.hedged += 1
         return found
 
     @property
