@@ -162,6 +162,7 @@ class Course:
             training_steps(),
             batch_size=BATCH,
             shuffle=True,
+            drop_last=True,  # a last batch of a few images would spoil what batch norm has learned
             seed=seed,
             select=SETTINGS[setting],
             epochs=self.epochs,

@@ -120,6 +120,24 @@ def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> 
         assert loader.signals.notes["selection"]["state"] == loader.selection.state
 
 
+def test_until_there_is_a_selection_epochs_visit_fresh_shares_as_large(colours: hw.Dataset) -> None:
+    with closing(Beside("medoids", colours, STEPS, share=0.2, precision="fp32", run="mine")) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        assert beside.select_epoch(look(0, colours)) is None, "the first one visits everything"
+        shares = [beside.select_epoch(look(epoch, colours)) for epoch in (1, 2, 3)]
+        visited = [place for one in shares if one is not None for place in one.places.tolist()]
+        assert len(visited) == len(set(visited)) == 3 * COUNT // 5
+        assert shares[0] is not None
+        assert (shares[0].selector, shares[0].state) == (beside.name, beside.state)
+        beside.trained(1.0, whole=True, visited=COUNT // 5, everything=COUNT)
+        stores.go.set()
+        beside.feed(make_model())
+        finish(beside)
+        found = beside.select_epoch(look(4, colours))
+        assert found is not None
+        assert found.reason == "for 4"
+
+
 def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(colours: hw.Dataset) -> None:
     """In four epochs: only after three with a selection it could be told that selecting does not pay here."""
     model = make_model()

@@ -30,8 +30,9 @@ from headwater.loader.ranks import find_rank
 from headwater.loader.sharing import Verdict, share
 from headwater.loader.worth import Worth
 from headwater.models.registry import Registry
+from headwater.select.fresh import Fresh
 from headwater.select.samples import Samples
-from headwater.select.selecting import Selector, find_selector, select_all
+from headwater.select.selecting import Selector, find_selector, make_selection, select_all
 from headwater.select.selection import Selection
 from headwater.select.specs import describe_selector, make_selector
 from headwater.store.client.connection import Connection
@@ -93,11 +94,12 @@ class Beside:
     so that each sample is scored as it will be cropped and flipped in the epoch that is selected for. The
     loop calls `feed(model)` once after each epoch; of `every` so many calls one counts. By then the loader
     has selected for the epoch that comes next, so what was fed is used from the one after that on, and stores
-    select while an epoch trains. Until there is a selection, epochs visit everything; one that is late is
-    waited for once, no longer than the last epoch took, and then used when it comes; what is fed meanwhile is
-    passed over, so that rounds never queue. Where stores were lost, the last selection stands. When selecting
-    costs more than it saves, which is what epochs take less than one on everything with nothing else under
-    way, it ends, with a warning.
+    select while an epoch trains. The first epoch visits everything; those after it, until there is a
+    selection, another random share each, as large as will be selected. A selection that is late is waited for
+    once, no longer than the last epoch took, and then used when it comes; what is fed meanwhile is passed
+    over, so that rounds never queue. Where stores were lost, the last selection stands. When selecting costs
+    more than it saves, which is what epochs take less than one on everything with nothing else under way, it
+    ends, with a warning.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
     least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
@@ -239,7 +241,7 @@ class Beside:
         self._facts = _Facts(samples.epoch, samples.seed, samples.epochs, samples.stalled)
         found = self._follow(samples, due)
         self._standing = self._standing or found is not None
-        return found
+        return found if self._standing or not samples.epoch else self._meanwhile(samples)
 
     def trained(self, seconds: float, *, whole: bool, visited: int, everything: int) -> None:
         """An epoch took so long, for so many samples; one that was not `whole` tells nothing of them."""
@@ -272,6 +274,15 @@ class Beside:
             *(self.name, samples.epoch, places[order], verdict.weights[order], verdict.reason),
             state={"model": verdict.model, "run": verdict.run},
         )
+
+    def _meanwhile(self, samples: Samples) -> Selection | None:
+        """A fresh random share, as large as will be selected; None for a selector that knows no share."""
+        share = getattr(self._selector, "share", None)
+        if share is None:
+            return None
+        found = make_selection(Fresh(share), samples)
+        reason = f"a fresh share until there is a selection: {found.reason}"
+        return replace(found, selector=self.name, reason=reason, state=self.state)
 
     def close(self) -> None:
         """End what is under way, and remove what was kept here."""
