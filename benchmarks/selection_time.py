@@ -37,9 +37,9 @@ JUDGED = ("infobatch", BUCKETS)
 MOST = 0.03
 """Of the time, for metrics and selecting."""
 WORLDS = (1, 2, 4)
-SAMPLES, ROUNDS = 10_000, 5
+SAMPLES = 10_000
 QUICK_SAMPLES, QUICK_EPOCHS = 1_000, 3
-FLAGS = {"epochs": Flag(6, "on ranks")}
+FLAGS = {"epochs": Flag(6, "on ranks"), "rounds": Flag(3, "over everything")}
 Ranked = dict[int, dict[str, list["Run"]]]
 """By the number of ranks, and by the selector."""
 
@@ -210,7 +210,7 @@ def measure_ranks(plain: Settings, folder: Path) -> Iterator[tuple[int, str, Run
 
 
 def run(folder: Path, options: Options) -> Report:
-    samples, rounds = (QUICK_SAMPLES, 1) if options.quick else (SAMPLES, ROUNDS)
+    samples, rounds = (QUICK_SAMPLES, 1) if options.quick else (SAMPLES, int(options.numbers["rounds"]))
     file = (options.data / "cifar10" if options.data else folder) / "train.parquet"
     if not options.data:
         make_parquet(file, samples)
