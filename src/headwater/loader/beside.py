@@ -26,6 +26,7 @@ from headwater.data.translate import as_pipeline
 from headwater.engine.crew import Daemons
 from headwater.errors import ForkedUse, HeadwaterError, MissingExtra, ModelError, Refused, WrongUse
 from headwater.loader.feeding import Fed, Feeder, Filled
+from headwater.loader.knowledge import BESIDE
 from headwater.loader.ranks import find_rank
 from headwater.loader.sharing import Verdict, share
 from headwater.loader.worth import Worth
@@ -164,7 +165,7 @@ class Beside:
 
     @property
     def name(self) -> str:
-        return f"{self._selector.name} beside the data"
+        return BESIDE.format(self._selector.name)
 
     @property
     def rounds(self) -> tuple[Round, ...]:

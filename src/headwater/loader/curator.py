@@ -264,6 +264,7 @@ class Curator:
             "state": dict(selection.state),
             "seed": self._seed,
             "epochs": self._epochs,
+            "duplicates": None if self._pantry is None else self._pantry.habits,
         }
         log.info(
             "epoch %d: %d of %d samples (%s), worth %.0f of equal weight",
