@@ -176,8 +176,16 @@ def _show_beside(remote: Dataset, *, seed: int) -> Exhibit:
 
 def _train(trainer: Trainer, data: Dataset, beside: Beside, *, seed: int) -> list[dict[str, Any]]:
     """Two epochs on everything and some on what was selected; raises what kept the store from selecting."""
-    given = {"batch_size": _BATCH, "shuffle": True, "seed": seed, "progress": False}
-    loader = DataLoader(data, training_steps(), select=beside, epochs=2 + _SELECTED, **given)
+    loader = DataLoader(
+        data,
+        training_steps(),
+        batch_size=_BATCH,
+        shuffle=True,
+        seed=seed,
+        select=beside,
+        epochs=2 + _SELECTED,
+        progress=False,
+    )
     found, before = [], loader.stats()
     for number in range(2 + _SELECTED):
         for _batch in trainer.train_epoch(loader):
