@@ -16,7 +16,7 @@ import torch
 
 import headwater as hw
 from headwater import transforms
-from headwater.cli.exhibition import models, offload, store, upkeep
+from headwater.cli.exhibition import models, offload, store, thinning, upkeep
 from headwater.cli.exhibition.stream import PERIODS, Stream
 from headwater.cli.training import ResumeProof, small_network
 from headwater.data.synthetic import class_names, write_photos
@@ -44,6 +44,7 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     check_store(out / "store")
     check_offload(found["offload"])
     check_selection(found["selection"])
+    check_thinning(found)
     check_budget(found)
     check_models(found["models"])
     check_left_behind(out / "models")
@@ -51,6 +52,7 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     assert "differing after resuming in mid-epoch" in page
     titles = ("Models beside the data", "A stream that drifts")
     titles += ("Which samples", "Selected by infobatch", "A memory budget")
+    titles += ("Near-duplicates", "Selected beside the data", "Selected by buckets")
     titles += ("An early ticket", "Without some photos")
     for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading", *titles):
         assert f"<h2>{title}</h2>" in page
@@ -90,11 +92,45 @@ def check_offload(found: dict[str, Any]) -> None:
 
 
 def check_selection(runs: list[dict[str, Any]]) -> None:
-    whole, infobatch, fresh = runs
-    assert [run["name"] for run in runs] == ["all samples", "infobatch", "fresh"]
-    assert infobatch["samples"] == whole["samples"]  # nothing is known before the one epoch
+    whole, infobatch, buckets, fresh = runs
+    assert [run["name"] for run in runs] == ["all samples", "infobatch", "buckets", "fresh"]
+    assert (
+        infobatch["samples"] == buckets["samples"] == whole["samples"]
+    )  # nothing is known before the one epoch
     assert 0.3 < fresh["samples"] / whole["samples"] < 0.37
     assert fresh["bytes"] < whole["bytes"] / 2
+
+
+def check_thinning(found: dict[str, Any], count: int = 160) -> None:
+    """Copies are found, left out or stood in for; and two epochs later a store has selected."""
+    copies = found["duplicates"]
+    assert copies["photos"] + copies["copies"] == count
+    assert copies["found"] >= 0.9 * copies["copies"] > 0
+    whole, dropped, cached, stood = copies["epochs"]
+    assert dropped["samples"] <= whole["samples"] - 3 * copies["found"]
+    assert dropped["bytes"] < whole["bytes"]
+    assert cached["samples"] == stood["samples"] == whole["samples"] == 3 * count
+    assert stood["bytes"] < cached["bytes"] < whole["bytes"]
+    assert stood["stand_ins"] > 0 == cached["stand_ins"]
+    epochs = found["beside"]["epochs"]
+    assert [one["samples"] for one in epochs[:2]] == [count, count]
+    for one in epochs[2:]:
+        assert 0.3 * count <= one["samples"] < 0.4 * count
+        assert one["bytes"] < epochs[0]["bytes"] / 2
+    assert all(one["proxy"] for one in epochs[:2])
+
+
+@pytest.mark.slow
+def test_what_need_not_be_visited_is_shown(out: Path) -> None:
+    photos = out / "twice"
+    write_photos(photos, count=160)
+    exhibit = thinning.show_thinning(photos, out / "thinning", seed=3)
+    check_thinning(exhibit.figures)
+    copied, beside = exhibit.chapters
+    facts = exhibit.figures["duplicates"]
+    assert f"{facts['found']} of the {facts['copies']} copies" in " ".join(copied.text.split())
+    assert beside.table is not None
+    assert len(beside.table.rows) == 4
 
 
 def check_budget(found: dict[str, Any]) -> None:
@@ -231,9 +267,10 @@ def test_without_its_packages_the_chapter_on_models_says_what_to_install(
     assert not (tmp_path / "models").exists()
 
 
-def test_the_demo_loads_without_the_packages_of_models_and_labels() -> None:
+@pytest.mark.parametrize("chapter", ["models", "thinning"])
+def test_the_demo_loads_without_the_packages_of_models_and_labels(chapter: str) -> None:
     """Or it could not say that they are missing."""
-    module = "headwater.cli.exhibition.models"
+    module = f"headwater.cli.exhibition.{chapter}"
     program = f"import sys, {module} as m; sys.exit(' '.join(set(m.NEEDED) & set(sys.modules)) or 0)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)

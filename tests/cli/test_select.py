@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,34 @@ def test_near_duplicates_are_found_left_out_and_shown(
     assert text.count("group 0</") == 2, "the members of a group, side by side"
     shown = headwater("select", twins, "--duplicates").stdout
     assert f"{groups['samples']} in {groups['groups']} groups" in shown
+
+
+def test_a_run_with_near_duplicates_that_reports_nothing_is_foretold(
+    headwater: Any, headwater_json: Any, twins: Path, tmp_path: Path
+) -> None:
+    data = hw.open(twins)
+    duplicates = replace(hw.find_duplicates(data), mode="drop")
+    loader = hw.DataLoader(
+        data, [T.Resize((8, 8))], batch_size=8, seed=2, duplicates=duplicates, signals=tmp_path
+    )
+    list(loader)
+    table, out = tmp_path / f"{loader.state_dict()['signals']}.arrow", tmp_path / "ids.csv"
+    found = headwater_json("select", twins, "--signals", table, "--out", out)
+    assert loader.selection is not None
+    assert (found["epoch"], found["unknown"]) == (1, [])
+    with out.open() as file:
+        ids = [int(row["id"]) for row in csv.DictReader(file)]
+    assert ids == data.ids[loader.selection.places].tolist()
+    assert len(ids) == len(data) - duplicates.redundant
+    cached = hw.DataLoader(
+        data,
+        [T.Resize((8, 8))],
+        batch_size=8,
+        **{"duplicates": replace(duplicates, mode="stand_in"), "cache": 1 << 20, "signals": tmp_path},
+    )
+    list(cached)
+    table = tmp_path / f"{cached.state_dict()['signals']}.arrow"
+    assert "not known here: which samples" in headwater("select", twins, "--signals", table).stdout
 
 
 def test_what_a_run_has_told_apart_is_plotted(headwater: Any, photo_folder: Path, tmp_path: Path) -> None:

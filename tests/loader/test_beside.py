@@ -22,6 +22,8 @@ from headwater.errors import Refused, Unreachable, WrongUse
 from headwater.loader.beside import Beside
 from headwater.measure.signalfile import read_signals
 from headwater.plan.prune import SettledMask
+from headwater.select.always import Always
+from headwater.select.fresh import Fresh
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.select.selection import Selection
@@ -338,6 +340,25 @@ def test_selecting_that_costs_more_than_it_saves_ends(
     assert (found[4].weights == 1).all()
     assert caplog.text.count("it ends, and epochs visit everything") == 1
     assert len(stores.wishes) == 4, "nothing more is fed"
+
+
+def test_a_selector_that_is_always_wanted_does_not_end(colours: hw.Dataset) -> None:
+    with closing(Beside(Always(Fresh(share=0.4)), colours, STEPS, precision="fp32")) as beside:
+        beside.__dict__["_selects"] = stores = Canned(colours)
+        stores.go.set()
+        found = []
+        for epoch in range(6):
+            found.append(beside.select_epoch(look(epoch, colours)))
+            beside._worth.spend(waited=50.0)
+            visited = COUNT if found[-1] is None else len(found[-1])
+            beside.trained(1.0, whole=True, visited=visited, everything=COUNT)
+            beside.feed(make_model())
+            finish(beside)
+        assert beside._worth.verdict.startswith("selecting costs 50"), "it does not pay"
+        assert not beside.dropped
+        assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, 25, 22]
+        assert beside.name == "fresh beside the data"
+        assert {(wish.selector, wish.parameters["share"]) for wish in stores.wishes} == {("fresh", 0.4)}
 
 
 @pytest.mark.parametrize("name", ["", "own"])

@@ -153,10 +153,43 @@ def test_what_is_selected_elsewhere_has_one_of_a_group_too(data: hw.Dataset) -> 
     list(loader)
     assert afar.visited == 3 * [len(data) - COPIES], "it is told how many were visited for all"
     assert afar.everything == afar.visited, "and that an epoch without a selection visits no more"
-    assert loader.selection is not None
-    assert loader.selection.places.tolist() == found.places.tolist(), "the last one stands"
     everything = make(data, select=Afar(), cache=1 << 20, duplicates=replace(duplicates, mode="stand_in"))
     assert len(ids_of(everything)) == len(data), "who may stand in is not dropped"
+
+
+def test_while_the_last_selection_stands_members_take_turns(data: hw.Dataset, tmp_path: Path) -> None:
+    """Also in a run that goes on from a state, where what was left out of the selection is known still."""
+    duplicates = replace(hw.find_duplicates(data), mode="drop")
+    first = make(data, select=Afar(), duplicates=duplicates, signals=tmp_path)
+    list(first)  # everything
+    chosen = first.selection
+    list(first)
+    again = first.selection
+    assert chosen is not None
+    assert again is not None
+    assert again.reason == f"as before; there is none that is newer; {COPIES} near-duplicates left out"
+    assert len(chosen) == len(again) == len(data) - COPIES
+    assert {*chosen.places.tolist(), *again.places.tolist()} == set(range(len(data)))
+    own = (np.linspace(0.5, 1.5, len(data)) * np.where(duplicates.groups >= 0, 2, 1))[again.places]
+    np.testing.assert_allclose(again.weights, own / own.mean(), rtol=1e-5)
+    second = make(data, select=Afar(), duplicates=duplicates, signals=tmp_path)
+    second.load_state_dict(first.state_dict())
+    for loader in (first, second):
+        list(loader)  # the third epoch
+    assert first.selection is not None
+    assert second.selection is not None
+    assert first.selection.places.tolist() == second.selection.places.tolist() == chosen.places.tolist()
+    assert first.selection.weights.tolist() == second.selection.weights.tolist() == chosen.weights.tolist()
+
+
+def test_while_the_last_selection_stands_near_duplicates_follow_the_bottleneck(data: hw.Dataset) -> None:
+    loader = make(data, select=Afar(), cache=1 << 20, duplicates=hw.find_duplicates(data))
+    list(loader)
+    list(loader)
+    curator = loader._curator
+    assert curator is not None
+    sizes = [len(curator.begin(epoch, stalled=stalled)) for epoch, stalled in ((3, 0.9), (4, 0.0), (5, 0.9))]
+    assert sizes == [len(data), len(data) - COPIES, len(data)]
 
 
 @pytest.mark.slow

@@ -13,10 +13,13 @@ from columns import make_samples
 from coresets import random_vectors
 from headwater.errors import WrongUse
 from headwater.select.craig import Craig
+from headwater.select.maximisers import MAXIMISERS, Naive
 from headwater.select.medoids import Medoids
-from headwater.select.objectives import OBJECTIVES
+from headwater.select.objectives import OBJECTIVES, GraphCut, Objective
+from headwater.select.parts import Parts, Picks, Vectors
 from headwater.select.samples import Samples
 from headwater.select.selecting import make_selection
+from headwater.select.specs import describe_selector, make_selector
 
 
 def two_classes(count: int = 400, **facts: Any) -> Samples:
@@ -45,6 +48,46 @@ def test_another_objective_takes_what_is_best_by_it(chunk: int | None) -> None:
     assert "by graph_cut" in chosen["graph_cut"].reason
     with pytest.raises(WrongUse, match="objective is 'luck'; choose from facility_location"):
         Medoids(objective="luck")  # type: ignore[arg-type]
+
+
+class Counted:
+    """A maximiser of one's own, which notes the pieces that it was given."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def maximise(self, objective: Objective, vectors: Vectors, parts: Parts) -> Picks:
+        self.sizes += parts.sizes.tolist()
+        return Naive().maximise(objective, vectors, parts)
+
+
+@pytest.mark.parametrize("chunk", [20, None])
+def test_who_takes_them_is_another_axis_by_name_or_as_an_object(chunk: int | None) -> None:
+    samples = two_classes()
+    chosen = {
+        name: Medoids(0.1, chunk, maximiser=name).choose(samples).places.tolist()  # type: ignore[arg-type]
+        for name in MAXIMISERS
+    }
+    assert chosen["naive"] == chosen["lazy"] == chosen["by_size"]
+    # of a piece of 20 it asks all, which is what the naive one does
+    assert (chosen["stochastic"] == chosen["naive"]) == (chunk == 20)
+    own = Counted()
+    found = Medoids(0.1, chunk, objective=GraphCut(), maximiser=own).choose(samples)
+    same = Medoids(0.1, chunk, objective="graph_cut", maximiser="naive").choose(samples)
+    assert found.places.tolist() == same.places.tolist()
+    assert set(own.sizes) == {200 if chunk is None else 20}
+    with pytest.raises(WrongUse, match="maximiser is 'luck'; choose from by_size, naive"):
+        Medoids(maximiser="luck")  # type: ignore[arg-type]
+
+
+def test_names_of_objective_and_maximiser_reach_a_store_and_objects_do_not() -> None:
+    one = Medoids(objective="graph_cut", maximiser="lazy")
+    assert describe_selector(one) == ("medoids", {"objective": "graph_cut", "maximiser": "lazy"})
+    assert make_selector(*describe_selector(one)) == one
+    with pytest.raises(WrongUse, match="no name or number"):
+        describe_selector(Medoids(maximiser=Naive()))
+    with pytest.raises(WrongUse, match="parameter 'maximiser' of selector 'medoids' is 3"):
+        make_selector("medoids", {"maximiser": 3})
 
 
 def farthest(samples: Samples, places: np.ndarray) -> float:

@@ -15,6 +15,7 @@ from headwater.select.fresh import Fresh
 from headwater.select.redundancy import representatives, stand_ins
 from headwater.select.samples import Samples
 from headwater.select.selecting import SELECTORS, find_selector, make_selection
+from headwater.select.selection import Choice
 from headwater.select.uniform import Uniform
 
 GROUPS = [0, -1, 0, 1, -1, 1, 0, 1]
@@ -108,6 +109,28 @@ def test_weights_of_selection_and_group_multiply() -> None:
     chosen = make_selection(Fresh(share=0.5), samples).places
     counts = np.bincount(groups[chosen], minlength=50)[groups[selection.places]]
     np.testing.assert_allclose(selection.weights, counts / counts.mean(), rtol=1e-6)
+
+
+class Uneven:
+    """Chooses all but the last, with weights, and with chances of being visited at all."""
+
+    name, needs, explore = "uneven", (), 0.0
+
+    def choose(self, samples: Samples) -> Choice:
+        places = np.arange(len(samples) - 1)
+        return Choice(places, "uneven", weights=1.0 + places % 3, chances=np.where(places % 2, 0.5, 1.0))
+
+
+def test_weights_of_selection_visit_and_group_multiply() -> None:
+    samples = grouped(epoch=1)
+    found = make_selection(Uneven(), samples, redundancy="drop", clip=50.0)
+    sizes = np.bincount(np.array(GROUPS)[:-1] + 1)  # of what was chosen
+    counts = []
+    for place in found.places.tolist():
+        group = sizes[GROUPS[place] + 1] if GROUPS[place] >= 0 else 1
+        counts.append((1 + place % 3) * (2 if place % 2 else 1) * group)
+    assert len(found) == 4
+    np.testing.assert_allclose(found.weights, np.array(counts) / np.mean(counts), rtol=1e-6)
 
 
 def test_a_wish_that_there_is_not_is_refused() -> None:

@@ -54,6 +54,7 @@ def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibi
         from headwater.cli.exhibition.offload import show_offload
         from headwater.cli.exhibition.selection import show_selection
         from headwater.cli.exhibition.store import show_store
+        from headwater.cli.exhibition.thinning import show_thinning
     except ImportError as error:
         raise MissingExtra(f"the demo needs torch ({error}); pip install 'headwater[torch]'") from error
     training, network = show_loader(photos, epochs=epochs, seed=seed)
@@ -63,6 +64,7 @@ def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibi
         show_store(photos, out / "store", seed=seed),
         show_offload(photos, out / "offload", seed=seed),
         show_selection(photos, epochs=epochs, seed=seed),
+        show_thinning(photos, out / "thinning", seed=seed),
         show_budget(photos, network=network, accuracy=accuracy, epochs=epochs, seed=seed),
         show_models(photos, out / "models", network=network, seed=seed),
     ]

@@ -60,6 +60,7 @@ def select(
     json: JsonFlag = False,
 ) -> None:
     """A dry run: how many samples a selector would choose, of which classes, what they count, and why."""
+    from headwater.loader.dryrun import Foretold, foretell
     from headwater.loader.finding import find_duplicates
     from headwater.loader.knowledge import facts_of, look_at
 
@@ -72,12 +73,15 @@ def select(
     samples = look_at(data, table, **{"epoch": at, **facts_of(table, at), **told})
     if duplicates:
         samples = replace(samples, group=find_duplicates(data).groups)
-    selection = make_selection(selector, samples, redundancy="drop" if duplicates else "keep")
+        found = Foretold(make_selection(selector, samples, redundancy="drop"))
+    else:
+        found = foretell(selector, samples, table)
+    selection = found.selection
     if out is not None:
         write_ids(out, data, selection)
     if html is not None:
         _write_page(html, data, samples, selection, table)
-    document = describe(data, samples, selection)
+    document = {**describe(data, samples, selection), "unknown": list(found.unknown)}
     if json:
         print_json(document)
     else:
@@ -116,7 +120,9 @@ def _find_signals(data: Dataset, given: Path | None) -> Signals:
 
 
 def _next_epoch(signals: Signals) -> int:
-    return int(signals.epoch.max(initial=-1)) + 1 if signals.has("epoch") else 0
+    """The one after the last in which anything was reported, or only read."""
+    known = [getattr(signals, name).max(initial=-1) for name in ("epoch", "read") if signals.has(name)]
+    return int(max(known, default=-1)) + 1
 
 
 def write_ids(path: Path, data: Dataset, selection: Selection) -> None:
@@ -180,6 +186,8 @@ def _print(found: dict[str, Any], samples: Samples, selection: Selection) -> Non
         ("class", "samples", "selected", "of the weight"), classes, title="The least selected classes"
     )
     print(printable(found["reason"]))
+    for said in found["unknown"]:
+        print(f"not known here: {said}")
 
 
 def _write_page(path: Path, data: Dataset, samples: Samples, selection: Selection, table: Signals) -> None:

@@ -53,8 +53,9 @@ class Trainer:
         begin = time.perf_counter() - self.seconds
         for batch in loader:
             self._set_rate(loader.done)
-            loss, right = self._learn(batch)
-            loader.report(batch, loss=loss)
+            loss, logits = self._learn(batch)
+            loader.report(batch, loss=loss, logits=logits)
+            right = (logits.argmax(1) == batch.targets).float().mean()
             self.seconds = time.perf_counter() - begin
             self.steps.append(Step(self.seconds, len(batch), float(loss.mean()), float(right)))
             yield batch
@@ -76,7 +77,7 @@ class Trainer:
             self._optimiser.step()
         else:
             self._step_watched(self.bird, batch)
-        return loss.detach(), (logits.argmax(1) == batch.targets).float().mean()
+        return loss.detach(), logits.detach()
 
     def _step_watched(self, bird: EarlyBird, batch: Batch) -> None:
         self._recent.append(batch.inputs)

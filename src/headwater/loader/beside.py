@@ -26,10 +26,12 @@ from headwater.data.translate import as_pipeline
 from headwater.engine.crew import Daemons
 from headwater.errors import ForkedUse, HeadwaterError, MissingExtra, ModelError, Refused, WrongUse
 from headwater.loader.feeding import Fed, Feeder, Filled
+from headwater.loader.knowledge import BESIDE
 from headwater.loader.ranks import find_rank
 from headwater.loader.sharing import Verdict, share
 from headwater.loader.worth import Worth
 from headwater.models.registry import Registry
+from headwater.select.always import Always
 from headwater.select.fresh import Fresh
 from headwater.select.samples import Samples
 from headwater.select.selecting import Selector, find_selector, make_selection, select_all
@@ -99,7 +101,7 @@ class Beside:
     once, no longer than the last epoch took, and then used when it comes; what is fed meanwhile is passed
     over, so that rounds never queue. Where stores were lost, the last selection stands. When selecting costs
     more than it saves, which is what epochs take less than one on everything with nothing else under way, it
-    ends, with a warning.
+    ends, with a warning; with `Always(selector)` it never does.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
     least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
@@ -131,6 +133,7 @@ class Beside:
             raise WrongUse(f"every is {every}; it must be at least 1")
         if vectors not in (None, *VECTORS):
             raise WrongUse(f"vectors of {vectors!r}; choose from {', '.join(VECTORS)}")
+        self._ends = not isinstance(selector, Always)  # where it does not pay
         self._selector = _resolve(selector, share)
         steps = as_pipeline(transform)
         self._named = bool(run)
@@ -164,7 +167,7 @@ class Beside:
 
     @property
     def name(self) -> str:
-        return f"{self._selector.name} beside the data"
+        return BESIDE.format(self._selector.name)
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -342,7 +345,7 @@ class Beside:
 
     def _find(self, due: Sequence[Round]) -> Verdict:
         """On the first rank: the newest selection that is there, after waiting for the one that is due."""
-        if reason := self._worth.verdict:
+        if self._ends and (reason := self._worth.verdict):
             log.warning("%s; it ends, and epochs visit everything", reason)
             self._over.set()
             return Verdict(dropped=reason)
@@ -389,6 +392,9 @@ def _describe(one: Round) -> str:
 
 
 def _resolve(selector: str | Selector, share: float | None) -> Selector:
+    """The selector that stores have; that it never ends is no business of theirs."""
+    if isinstance(selector, Always):
+        return _resolve(selector.selector, share)
     if share is None:
         return find_selector(selector)
     if not isinstance(selector, str):

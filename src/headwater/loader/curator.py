@@ -109,6 +109,7 @@ class Curator:
         if pantry is not None and pantry.duplicates is not None:
             self.signals.column("group")[dataset.positions()] = pantry.duplicates.groups
         self._selection: Selection | None = None
+        self._given: Selection | None = None  # the last from elsewhere, before near-duplicates were left out
         self._everything = len(dataset)  # samples of an epoch without a selection
         self.running = False
         """Whether a loop is in the middle of an epoch."""
@@ -212,7 +213,7 @@ class Curator:
         self.signals.notes.setdefault(HISTORY, []).append(msgspec.to_builtins(past))
 
     def _find(self, samples: Samples) -> Selection:
-        """A new selection; from elsewhere the last one again where none comes, and everything before any."""
+        """The selection of an epoch, near-duplicates left out if this is an epoch for that."""
         redundancy, left_out = "keep", 0
         if self._pantry is not None and self._pantry.duplicates is not None:
             redundancy = self._pantry.redundancy(samples.stalled)
@@ -220,14 +221,18 @@ class Curator:
         self._everything = len(samples) - left_out
         if not isinstance(self._selector, Elsewhere):
             return self._choose(self._selector, samples, redundancy)
-        found, last = self._selector.select_epoch(samples), self._selection
-        if found is None and last is not None:
-            reason = "as before; there is none that is newer"
-            return Selection(self.name, samples.epoch, last.places, last.weights, reason, state=last.state)
-        if found is None:
-            found = select_all(samples, name=self.name, reason="everything, until there is a selection")
-            found = replace(found, state=self._selector.state)
-        return complete_selection(samples, found, redundancy=redundancy)
+        self._given = self._ask(self._selector, samples)
+        return complete_selection(samples, self._given, redundancy=redundancy)
+
+    def _ask(self, selector: Elsewhere, samples: Samples) -> Selection:
+        """What is chosen elsewhere: the last one again where none comes, and everything before any."""
+        found, last = selector.select_epoch(samples), self._given
+        if found is not None:
+            return found
+        if last is not None:
+            return replace(last, epoch=samples.epoch, reason="as before; there is none that is newer")
+        found = select_all(samples, name=self.name, reason="everything, until there is a selection")
+        return replace(found, state=selector.state)
 
     def _choose(self, selector: Selector, samples: Samples, redundancy: str) -> Selection:
         assert self._ledger is not None
@@ -243,6 +248,9 @@ class Curator:
         at, signals = self._at, self.signals
         signals.column("weight")[:] = np.nan
         signals.weight[at[selection.places]] = selection.weights
+        if self._given is not None:
+            signals.column("chosen")[:] = np.nan
+            signals.chosen[at[self._given.places]] = self._given.weights
         if selection.buckets is not None:
             signals.column("bucket")[at] = selection.buckets
         if signals.has("stand_in"):
@@ -256,6 +264,7 @@ class Curator:
             "state": dict(selection.state),
             "seed": self._seed,
             "epochs": self._epochs,
+            "duplicates": None if self._pantry is None else self._pantry.habits,
         }
         log.info(
             "epoch %d: %d of %d samples (%s), worth %.0f of equal weight",
@@ -282,7 +291,14 @@ class Curator:
         note = self.signals.notes.get(SELECTION)
         self._selection = None if note is None else self._restored(note)
         if self._selection is not None and isinstance(self._selector, Elsewhere):
+            self._given = self._restored_choice(self._selection) if self.signals.has("chosen") else None
             self._selector.resume(self._selection)
+
+    def _restored_choice(self, selection: Selection) -> Selection:
+        """What was chosen elsewhere, of which near-duplicates were left out to come to the selection."""
+        weights = self.signals.chosen[self._at]
+        (places,) = np.nonzero(~np.isnan(weights))
+        return replace(selection, places=places, weights=weights[places], buckets=None, stand_ins=None)
 
     def _restored(self, note: dict[str, Any]) -> Selection:
         signals, at = self.signals, self._at

@@ -16,6 +16,9 @@ from headwater.store.dataset import Dataset
 SELECTION, HISTORY, ENDED = "selection", "history", "ended"
 """Notes of a table: what was selected last, the epochs until then, and why nothing more is selected."""
 
+BESIDE = "{} beside the data"
+"""What a selector is called where stores select by it."""
+
 _SOURCES = {"last": "epoch", "judged": "logits_epoch", "peak": "losses", "deviation": "probability_spread"}
 """Columns that have another name in the table, or follow from another one there."""
 _DERIVED = ("peak", "deviation")

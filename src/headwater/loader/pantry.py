@@ -43,6 +43,13 @@ class Pantry:
         if self.duplicates.mode == "stand_in" and self.cache is None:
             raise WrongUse("what stands in for others is what a cache holds; pass cache= too")
 
+    @property
+    def habits(self) -> dict[str, str | bool] | None:
+        """How near-duplicates are dealt with, for a dry run; None: not at all."""
+        if self.duplicates is None:
+            return None
+        return {"mode": self.duplicates.mode, "cached": self.cache is not None}
+
     def redundancy(self, stalled: float) -> str:
         """What a selection does with near-duplicates, where training waits for data a share of its time."""
         return "keep" if self.duplicates is None or self._serves(stalled) else "drop"

@@ -60,6 +60,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "group": Column(np.int32, -1),
         "bucket": Column(np.uint8, 0),
         "weight": Column(np.float32),
+        "chosen": Column(np.float32),
         "stand_in": Column(np.int64, -1),
     }
 )
@@ -69,10 +70,10 @@ the largest other one; `vectors` tell samples apart. `seconds` and `bytes` are w
 lately; `read` is the epoch in which it was last truly read. `epoch` and `model` stamp the last report, and
 so `loss`, `smoothed` and `losses`; `logits_epoch` and `logits_model` the last one that told a probability, a
 margin or vectors, which a report without any leaves as they are. A model's number grows as the model does.
-`group`, `bucket`, `weight` and `stand_in` are what was decided of a sample; a weight is NaN where it is left
-out."""
+`group`, `bucket`, `weight`, `chosen` and `stand_in` are what was decided of a sample; a weight is NaN where
+it is left out. `chosen` is the weight that stores gave it, before near-duplicates were left out."""
 
-_DECIDED = ("group", "bucket", "weight", "stand_in")
+_DECIDED = ("group", "bucket", "weight", "chosen", "stand_in")
 _STAMPS = ("epoch", "model", "logits_epoch", "logits_model")
 _OF_A_RUN = (*_STAMPS, "read", *_DECIDED)
 _MODELS = "models"

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Always:
-    """Selects as `selector` does; a loader does not end it for what it costs, as an experiment wants it."""
+    """Selects as `selector` does; neither a loader nor an `hw.Beside` ends it for what it costs.
+
+    An experiment wants it so.
+    """
 
     selector: Selector
 

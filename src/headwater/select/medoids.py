@@ -10,17 +10,17 @@ whatever its losses; classes give in proportion to their size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from headwater.errors import WrongUse
 from headwater.select.choosing import check_part, check_share, lowest
 from headwater.select.coreset import choose_coreset
-from headwater.select.maximisers import BySize, Maximiser, Partitioned
-from headwater.select.objectives import OBJECTIVES
+from headwater.select.maximisers import MAXIMISERS, Maximiser, Partitioned
+from headwater.select.objectives import OBJECTIVES, Objective
 from headwater.select.samples import Marks, Samples
 from headwater.select.selection import Choice
 
@@ -35,7 +35,8 @@ class Medoids:
     for the `floor` of each class with the highest losses. Once any are, the share is `shrunk`, if that is
     given. What is dropped is in bucket 1; without `explore` nothing more is learned of it where losses are
     those that training reports. Without `weighted` it is as the published code, which mines hard samples.
-    With another `objective` than `facility_location` it is no longer medoids that are taken.
+    With another `objective` than `facility_location` it is no longer medoids that are taken; `maximiser` is
+    who takes them of a piece. Both by name, or as objects, which stay in this process: stores take names.
     """
 
     share: float = 0.3
@@ -46,7 +47,8 @@ class Medoids:
     shrunk: float | None = None
     weighted: bool = True
     explore: float = 0.0
-    objective: Literal["facility_location", "k_center", "graph_cut"] = "facility_location"
+    objective: Literal["facility_location", "k_center", "graph_cut"] | Objective = "facility_location"
+    maximiser: Literal["by_size", "naive", "lazy", "stochastic"] | Maximiser = "by_size"
     name = "medoids"
 
     def __post_init__(self) -> None:
@@ -54,8 +56,8 @@ class Medoids:
         check_share(self.share if self.shrunk is None else self.shrunk)
         check_part("floor", self.floor)
         check_part("explore", self.explore)
-        if self.objective not in OBJECTIVES:
-            raise WrongUse(f"objective is {self.objective!r}; choose from {', '.join(OBJECTIVES)}")
+        _find("objective", self.objective, OBJECTIVES)
+        _find("maximiser", self.maximiser, MAXIMISERS)
         if self.chunk is not None:
             Partitioned(self.chunk)  # raises if there can be no such chunk
         if self.every < 1:
@@ -72,7 +74,7 @@ class Medoids:
         dropped = int(np.count_nonzero(learned))
         choice = choose_coreset(
             samples,
-            OBJECTIVES[self.objective](),
+            _find("objective", self.objective, OBJECTIVES),
             self._maximiser,
             share=self.shrunk if self.shrunk is not None and dropped else self.share,
             how=self._how + (f" of pieces of {self.chunk}" if self.chunk else ""),
@@ -86,11 +88,13 @@ class Medoids:
 
     @property
     def _how(self) -> str:
-        return "as medoids" if self.objective == "facility_location" else f"by {self.objective}"
+        name = self.objective if isinstance(self.objective, str) else type(self.objective).__name__
+        return "as medoids" if name == "facility_location" else f"by {name}"
 
     @property
     def _maximiser(self) -> Maximiser:
-        return BySize() if self.chunk is None else Partitioned(self.chunk)
+        inner = _find("maximiser", self.maximiser, MAXIMISERS)
+        return inner if self.chunk is None else Partitioned(self.chunk, inner)
 
     def _learned(self, samples: Samples) -> tuple[Marks, Mapping[str, Any]]:
         """What is dropped, anew when it is time and else as before; and the epoch in which that was."""
@@ -101,3 +105,15 @@ class Medoids:
         if self.threshold is None or "dropped" not in samples.state:
             return np.zeros(len(samples), np.bool_), {}
         return samples.bucket == _LEARNED, samples.state
+
+
+_Kind = TypeVar("_Kind")
+
+
+def _find(what: str, given: str | _Kind, known: Mapping[str, Callable[..., _Kind]]) -> _Kind:
+    """By name, or as it is; raises `WrongUse` for a name that there is not."""
+    if not isinstance(given, str):
+        return given
+    if given not in known:
+        raise WrongUse(f"{what} is {given!r}; choose from {', '.join(known)}")
+    return known[given]()

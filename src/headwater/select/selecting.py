@@ -26,7 +26,7 @@ from headwater.select.redundancy import check_redundancy, representatives
 from headwater.select.samples import Ints, Marks, Samples
 from headwater.select.selection import Choice, Selection
 from headwater.select.uniform import Uniform
-from headwater.select.weights import CLIP, compose
+from headwater.select.weights import CLIP, balance
 
 _REPORTS = {"deviation": 2}  # that it takes to know a column, if not one
 _EXPLORE, _CLASS = 101, 102  # what is drawn here, by number; selectors draw from 0 on
@@ -92,7 +92,7 @@ def make_selection(
     if redundancy == "drop":
         places, counts, said = _drop(samples, places, counts)
         reason += said
-    weights = compose(counts, clip=clip)
+    weights = balance(counts, clip=clip)
     return Selection(selector.name, samples.epoch, places, weights, reason, choice.buckets, choice.state)
 
 
@@ -111,7 +111,7 @@ def select_among(selector: Selector, samples: Samples, known: Marks, *, clip: fl
     order = np.argsort(places, kind="stable")
     return Selection(
         *(selector.name, samples.epoch, places[order]),
-        compose(np.concatenate((counts, np.ones(len(rest))))[order], clip=clip),
+        balance(np.concatenate((counts, np.ones(len(rest))))[order], clip=clip),
         f"{found.reason}, and {len(rest):,} that could not be scored",
         *(found.choice.buckets, found.choice.state),
     )
@@ -152,7 +152,7 @@ def complete_selection(
     places, counts, said = selection.places, selection.weights.astype(np.float64), ""
     if redundancy == "drop":
         places, counts, said = _drop(samples, places, counts)
-    weights = compose(counts, clip=clip)
+    weights = balance(counts, clip=clip)
     return replace(selection, places=places, weights=weights, reason=selection.reason + said)
 
 

@@ -53,9 +53,10 @@ def describe_selector(selector: Selector) -> tuple[str, dict[str, Plain]]:
 
 
 def _parameters(selector: Selector) -> dict[str, Any]:
-    """Name > type of what may be set: names and numbers."""
+    """Name > type of what may be set: names and numbers, also where an object would do too."""
     hints = get_type_hints(type(selector))
-    return {name: hints[name] for name in _fields(selector) if name not in _OWN and _is_plain(hints[name])}
+    found = {name: _plain_part(hints[name]) for name in _fields(selector) if name not in _OWN}
+    return {name: hint for name, hint in found.items() if hint is not None}
 
 
 def _fields(selector: Any) -> list[str]:
@@ -67,10 +68,11 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _is_plain(hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return all(map(_is_plain, get_args(hint)))
-    return hint in _PLAIN or get_origin(hint) is Literal
+def _plain_part(hint: Any) -> Any:
+    """A type without those of it that cannot be named; None if nothing is left that says anything."""
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    plain = tuple(part for part in parts if part in _PLAIN or get_origin(part) is Literal)
+    return Union[plain] if set(plain) - {type(None)} else None  # noqa: UP007
 
 
 def _convert(value: object, hint: Any, where: str) -> Plain:

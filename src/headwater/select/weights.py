@@ -1,4 +1,4 @@
-"""How weights of several origins become one: multiplied, clipped, of mean 1."""
+"""What samples count in the end: clipped, of mean 1."""
 
 from __future__ import annotations
 
@@ -16,25 +16,20 @@ _NOTHING = 1e-200  # of the largest: less cannot be stretched to a share of the 
 Weights = NDArray[np.floating[Any]]
 
 
-def compose(*parts: Weights | None, clip: float = CLIP) -> NDArray[np.float32]:
-    """The product of all that are given, none above `clip` times the mean, which is 1.
+def balance(counts: Weights, *, clip: float = CLIP) -> NDArray[np.float32]:
+    """Weights in proportion to what samples count, none above `clip` times the mean, which is 1.
 
     What is cut off goes to the others in proportion, or to all alike where they count nothing. Raises
-    `WrongUse` for weights that are negative, not finite, or all zero.
+    `WrongUse` for counts that are negative, not finite, or all zero.
     """
-    given = [part for part in parts if part is not None]
-    if not given:
-        raise WrongUse("there are no weights to compose")
     if clip <= 1:
         raise WrongUse(f"a clip of {clip} leaves nothing of weights; it must be above 1")
-    product = np.asarray(given[0], np.float64)
-    for part in given[1:]:
-        product = product * part
-    if not len(product):
+    exact = np.asarray(counts, np.float64)
+    if not len(exact):
         return np.empty(0, np.float32)
-    if not (np.isfinite(product).all() and product.min() >= 0 and product.any()):
+    if not (np.isfinite(exact).all() and exact.min() >= 0 and exact.any()):
         raise WrongUse("weights must be finite, at least 0, and not all 0")
-    return _clip(product, clip).astype(np.float32)
+    return _clip(exact, clip).astype(np.float32)
 
 
 def _clip(weights: NDArray[np.float64], clip: float) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
 from headwater.models.version import ModelVersion
 from headwater.plan.offload import Offload
-from headwater.select.weights import compose
+from headwater.select.weights import balance
 from headwater.store.base import Store
 from headwater.store.client.commission import Over
 from headwater.store.client.errand import Abandoned
@@ -81,7 +81,7 @@ def unite(parts: Sequence[Selected]) -> Selected:
     reasons = dict.fromkeys(part.reason for part in parts)
     return Selected(
         np.concatenate([part.ids for part in parts]),
-        compose(np.concatenate(weights), clip=math.inf),
+        balance(np.concatenate(weights), clip=math.inf),
         sum(part.samples for part in parts),
         "; ".join(reasons),
         counts={name: sum(part.counts.get(name, 0) for part in parts) for name in COUNTS},

@@ -15,6 +15,7 @@ from headwater.loader import DataLoader
 from headwater.loader.knowledge import look_at, past_of
 from headwater.report import Chapter, Table
 from headwater.report.selection import selection_chapter
+from headwater.select.buckets import Buckets
 from headwater.select.fresh import Fresh
 from headwater.select.infobatch import InfoBatch
 from headwater.select.selecting import Selector
@@ -23,7 +24,9 @@ from headwater.store import Dataset, open
 _BATCH = 64
 _TEXT = """The network of the first chapter was trained again, each time from the same beginning: on all
 photos, on those that InfoBatch leaves (it drops a half of the photos with a loss below the mean, and lets the
-others of them count double), and on a fresh third of the photos in every epoch. Learning rates follow the
+others of them count double), on those that are not waiting in IOWA's buckets (what is learned waits until
+training stands still, and a twentieth of all is visited in any case), and on a fresh third of the photos in
+every epoch. Learning rates follow the
 share of the run that lies behind, so a shorter run also comes down to nothing. One run each says little about
 accuracy: benchmarks/ has runs of many seeds with intervals. What it shows is how few samples were loaded."""
 _COLUMNS = ("selector", "samples visited", "of all", "MB loaded", "seconds", "labelled rightly")
@@ -46,7 +49,7 @@ def show_selection(photos: Path, *, epochs: int, seed: int) -> Exhibit:
     validation = DataLoader(held_back, plain_steps(), batch_size=_BATCH, progress=False)
     runs: list[Trained] = []
     chapters: list[Chapter] = []
-    for selector in (None, InfoBatch(), Fresh(share=1 / 3)):
+    for selector in (None, InfoBatch(), Buckets(), Fresh(share=1 / 3)):
         loader = training_loader(training, seed, epochs=epochs, select=selector)
         run, chapter = _train(loader, validation, selector, seed=seed)
         say(f"{run.name}: {run.samples:,} samples, {run.accuracy:.1%} of held-back photos labelled rightly")

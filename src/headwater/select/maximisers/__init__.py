@@ -13,7 +13,8 @@ from headwater.select.maximisers.partitioned import Partitioned
 from headwater.select.maximisers.stochastic import Stochastic
 
 MAXIMISERS: MappingProxyType[str, Callable[..., Maximiser]] = MappingProxyType(
-    {"naive": Naive, "lazy": Lazy, "stochastic": Stochastic, "partitioned": Partitioned, "by_size": BySize}
+    {"by_size": BySize, "naive": Naive, "lazy": Lazy, "stochastic": Stochastic}
 )
+"""`Partitioned` is none of them: it cuts parts in pieces, and any of these solves each."""
 
 __all__ = ["MAXIMISERS", "BySize", "Lazy", "Maximiser", "Naive", "Partitioned", "Stochastic"]
