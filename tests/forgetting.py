@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,3 +89,13 @@ class Home:
 
     def traces(self, marks: Marks) -> list[Trace]:
         return find_traces(self.kept, marks)
+
+
+@contextmanager
+def copied(template: Path, patch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A copy of the home that lies in a template's `kept`, in use until the end."""
+    home = Home(template / "home")
+    shutil.copytree(template / "kept", home.folder)
+    home.use(patch)
+    yield home
+    shutil.rmtree(home.folder)

@@ -16,7 +16,7 @@ import torch
 
 import headwater as hw
 from headwater import transforms
-from headwater.cli.exhibition import models, offload, store, thinning, upkeep
+from headwater.cli.exhibition import forgetting, models, offload, store, thinning, upkeep
 from headwater.cli.exhibition.stream import PERIODS, Stream
 from headwater.cli.training import ResumeProof, small_network
 from headwater.data.synthetic import class_names, write_photos
@@ -46,6 +46,7 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     check_selection(found["selection"])
     check_thinning(found)
     check_budget(found)
+    check_forgetting(found["forgetting"])
     check_models(found["models"])
     check_left_behind(out / "models")
     page = Path(found["report"]).read_text()
@@ -53,7 +54,7 @@ def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any
     titles = ("Models beside the data", "A stream that drifts")
     titles += ("Which samples", "Selected by infobatch", "A memory budget")
     titles += ("Near-duplicates", "Selected beside the data", "Selected by buckets")
-    titles += ("An early ticket", "Without some photos")
+    titles += ("An early ticket", "Without some photos", forgetting.TITLE)
     for title in ("The store and the link", "Fewer bytes for the same tensors", "Offloading", *titles):
         assert f"<h2>{title}</h2>" in page
     assert page.split("<body>")[1].count('src="data:image/png;base64,') == 48
@@ -147,6 +148,15 @@ def check_budget(found: dict[str, Any]) -> None:
     assert replay["ways"]["replay"]["work"] < 0.5
 
 
+def check_forgetting(found: dict[str, Any]) -> None:
+    assert (found["before"], found["after"], found["left"]) == (64, 63, 0)
+    assert found["traces"] > 0
+    assert found["audit"] == {"samples": 1, "hashes": 1}
+    assert found["gone"]["index"] == 1
+    assert found["gone"]["labels"] > 0
+    assert found["gone"]["cached samples and features"] > 0
+
+
 def check_models(found: dict[str, Any]) -> None:
     """A network of one short epoch knows little; a fresh head is better in the end all the same."""
     link = {one["what"]: one for one in found["link"]}
@@ -223,6 +233,24 @@ def test_the_chapter_on_offloading_notices_another_sample() -> None:
         offload._check(replace(good, differing=1))
     with pytest.raises(HeadwaterError, match="0 of 0 samples"):
         offload._check(replace(good, samples=0))
+
+
+def test_a_photo_is_forgotten_in_folders_of_its_own(out: Path) -> None:
+    photos = out / "some"
+    write_photos(photos, count=80)
+    before = {name: os.environ.get(name) for name in ("HEADWATER_CACHE", "HEADWATER_FORGOTTEN")}
+    exhibit = forgetting.show_forgetting(photos)
+    check_forgetting(exhibit.figures["forgetting"])
+    assert {name: os.environ.get(name) for name in before} == before
+    assert len(hw.open(photos)) == 80
+    assert "of 64 photos" in exhibit.chapters[0].text
+
+
+def test_the_chapter_on_forgetting_notices_a_trace() -> None:
+    forgetting.check(5, 0)
+    for before, after in ((5, 1), (0, 0)):
+        with pytest.raises(HeadwaterError, match="traces of a forgotten photo are left"):
+            forgetting.check(before, after)
 
 
 def test_the_chapter_on_models_notices_a_photo_without_a_label() -> None:

@@ -49,6 +49,7 @@ def demo(
 def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibit]:
     try:
         from headwater.cli.exhibition.budget import show_budget
+        from headwater.cli.exhibition.forgetting import show_forgetting
         from headwater.cli.exhibition.loader import show_loader
         from headwater.cli.exhibition.models import show_models
         from headwater.cli.exhibition.offload import show_offload
@@ -66,6 +67,7 @@ def _exhibits(photos: Path, out: Path, *, epochs: int, seed: int) -> list[Exhibi
         show_selection(photos, epochs=epochs, seed=seed),
         show_thinning(photos, out / "thinning", seed=seed),
         show_budget(photos, network=network, accuracy=accuracy, epochs=epochs, seed=seed),
+        show_forgetting(photos),
         show_models(photos, out / "models", network=network, seed=seed),
     ]
 

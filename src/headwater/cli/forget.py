@@ -38,48 +38,60 @@ _STEPS = {
 }
 
 
+Words = Annotated[
+    list[str],
+    typer.Argument(metavar="DATASET... ID...", help="What `ls` takes, stores or one folder; then the ids."),
+]
+Paths = Annotated[
+    list[str] | None,
+    typer.Option("--path", metavar="PATH", help="A sample by its path in the dataset; repeatable."),
+]
+DeleteFiles = Annotated[
+    bool, typer.Option("--delete-files", help="Delete the samples' files, too, where that is allowed.")
+]
+NoModel = Annotated[
+    bool, typer.Option("--no-model", help="Leave models as they are, whatever they were trained on.")
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Train heads again in full instead of following their journals.")
+]
+Also = Annotated[
+    list[Path] | None, typer.Option(metavar="FOLDER", help="Another folder of caches or signals.")
+]
+RegistryFolder = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's data folder.")
+]
+Database = Annotated[str | None, typer.Option(help="Local data: file or URL of the labels.")]
+Called = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Local data: its name among the labels; else its own.")
+]
+FeatureBytes = Annotated[
+    str, typer.Option(metavar="SIZE", help="Local data: disk for features of a relabel; 0 keeps none.")
+]
+Scan = Annotated[
+    list[Path] | None, typer.Option(metavar="FOLDER", help="Look for traces there when it is done.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and end.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Finish what was interrupted, whatever it was.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+
+
 def forget(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="DATASET... ID...", help="What `ls` takes, stores or one folder; then the ids."
-        ),
-    ],
-    path: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="A sample by its path in the dataset; repeatable."),
-    ] = None,
-    delete_files: Annotated[
-        bool, typer.Option("--delete-files", help="Delete the samples' files, too, where that is allowed.")
-    ] = False,
-    no_model: Annotated[
-        bool, typer.Option("--no-model", help="Leave models as they are, whatever they were trained on.")
-    ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Train heads again in full instead of following their journals.")
-    ] = False,
+    words: Words,
+    path: Paths = None,
+    delete_files: DeleteFiles = False,
+    no_model: NoModel = False,
+    exact: Exact = False,
     relabel: Annotated[bool, typer.Option(help="Renew labels that the old versions gave.")] = True,
-    also: Annotated[
-        list[Path] | None, typer.Option(metavar="FOLDER", help="Another folder of caches or signals.")
-    ] = None,
-    registry: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Else $HEADWATER_MODELS, or the user's data folder.")
-    ] = None,
-    db: Annotated[str | None, typer.Option(help="Local data: file or URL of the labels.")] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Local data: its name among the labels; else its own.")
-    ] = None,
-    feature_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="Local data: disk for features of a relabel; 0 keeps none.")
-    ] = "1GiB",
-    scan: Annotated[
-        list[Path] | None, typer.Option(metavar="FOLDER", help="Look for traces there when it is done.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and end.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Finish what was interrupted, whatever it was.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    also: Also = None,
+    registry: RegistryFolder = None,
+    db: Database = None,
+    dataset: Called = None,
+    feature_bytes: FeatureBytes = "1GiB",
+    scan: Scan = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+    yes: Yes = False,
     token_file: TokenFile = None,
     ca: Ca = None,
     cert: Cert = None,
@@ -88,12 +100,9 @@ def forget(
 ) -> None:
     """Forget samples everywhere; killed, the same command goes on where it stood. It cannot be undone."""
     from headwater.tune.forget.survey import Wish, look_around
-    from headwater.tune.forget.traces import find_traces, marks_of
-    from headwater.tune.forget.work import forget as forget_all
 
     data, ids = _divide(words)
-    named = bool(ids or path)
-    if named == resume:
+    if bool(ids or path) == resume:
         raise WrongUse("name samples, by id or --path, or say --resume; one of the two")
     wish = Wish(
         ids=tuple(ids),
@@ -104,19 +113,26 @@ def forget(
         method="exact" if exact else "replay",
         further=tuple(also or ()),
     )
-    link = Link(ca=ca, cert=cert, key=key)
     labels = _Labels(db, dataset, parse_bytes(feature_bytes))
-    scene = _scene(data, registry, labels, token_file, link)
+    scene = _scene(data, registry, labels, token_file, Link(ca=ca, cert=cert, key=key))
     survey = look_around(scene, wish)
     if dry_run:
         _print_survey(survey, as_json=json)
-        return
-    if not (yes or json or survey.resumed):
+    else:
+        _carry_out(scene, survey, scan or (), sure=yes, as_json=json)
+
+
+def _carry_out(scene: Scene, survey: Survey, scan: Sequence[Path], *, sure: bool, as_json: bool) -> None:
+    """Ask first unless somebody is sure or has begun it; exit code 1 if the scan finds a trace."""
+    from headwater.tune.forget.traces import find_traces, marks_of
+    from headwater.tune.forget.work import forget as forget_all
+
+    if not (sure or as_json or survey.resumed):
         _print_survey(survey, as_json=False)
         _ask()
     done = forget_all(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
-    traces = find_traces(scan or (), marks_of(done.task))
-    _print(done, survey, traces, as_json=json)
+    traces = find_traces(scan, marks_of(done.task))
+    _print(done, survey, traces, as_json=as_json)
     if traces:
         raise typer.Exit(1)
 

@@ -32,16 +32,19 @@ class Plans:
 
     def load(self, name: str, kind: type[P]) -> P | None:
         """The plan that was not carried out to its end; raises `DatasetError` for one that cannot be read."""
-        path = self._path(name)
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise DatasetError(
-                f"{path} says what was being forgotten, and cannot be read: {error}; delete it, and forget "
-                "again"
-            ) from error
+        return _read(self._path(name), kind)
+
+    def unended(self, kind: type[P]) -> list[P]:
+        """All plans that were not carried out to their end; raises `DatasetError` as `load` does.
+
+        Drafts of plans that were never acknowledged are deleted, so nobody may be writing one meanwhile.
+        """
+        if not self._folder.is_dir():
+            return []
+        for draft in self._folder.glob(".*"):
+            draft.unlink(missing_ok=True)
+        found = (_read(path, kind) for path in sorted(self._folder.iterdir()))
+        return [plan for plan in found if plan is not None]
 
     def keep(self, name: str, plan: object) -> None:
         """On disk when this returns."""
@@ -59,6 +62,17 @@ class Plans:
 
     def _path(self, name: str) -> Path:
         return self._folder / hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _read(path: Path, kind: type[P]) -> P | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DatasetError(
+            f"{path} says what was being forgotten, and cannot be read: {error}; delete it, and forget again"
+        ) from error
 
 
 class Audit:

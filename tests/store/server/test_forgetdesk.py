@@ -11,8 +11,14 @@ import pytest
 
 import headwater as hw
 from headwater.data.forgetting import Audit, Plans
-from headwater.data.forgotten import Forgotten
-from headwater.errors import DatasetNotFound, HeadwaterError, ModelRefused, Refused, WrongUse
+from headwater.errors import (
+    DatasetError,
+    DatasetNotFound,
+    HeadwaterError,
+    ModelRefused,
+    Refused,
+    WrongUse,
+)
 from headwater.models.registry import Registry
 from headwater.store.client.address import Secret
 from headwater.store.client.forgetting import ForgetClient, forget_client
@@ -109,24 +115,62 @@ def test_to_ask_again_changes_nothing(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_killed_store_has_left_is_done_when_it_is_asked_again(place: Path) -> None:
-    """It had written down what to do, and put the sample on the list, and no more."""
+def test_what_a_killed_store_has_left_is_done_when_it_starts(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had written down what to do, and no more; and it was allowed to delete files."""
     id, marks = find(place, "00007.jpg")
     folder = place / "state" / "forgotten"
     with serving(place) as (daemon, _):
         label_all(daemon)
-    folder.mkdir(exist_ok=True)
-    Plans(folder).keep("photos", ForgetPlan((id,), ("00007.jpg",), (), "v", delete_files=True))
-    Forgotten(folder, "photos").add([id])
-    with serving(place) as (_, client), pytest.raises(Refused, match="may not delete files"):
-        client.forget("photos", [id])
+    Plans(folder).keep("photos", plan_of(id, delete_files=True))
+    draft = folder / "plans" / ".draft"
+    draft.write_text(str(id))
+    with serving(place) as (daemon, client):
+        assert not daemon._stores["photos"].index.has(np.array([id])).any()
+        assert "their files stay: start it with --may-delete" in caplog.text
+        assert not draft.exists()
+        with pytest.raises(Refused, match="may not delete files"):
+            client.forget("photos", [id])
+    assert (place / "photos" / "00007.jpg").exists()
     with serving(place, may_delete=True) as (_, client):
-        done = client.forget("photos", [id])
-    assert done.before == "v"
-    assert done.found["labels"] > 0
-    assert not (place / "photos" / "00007.jpg").exists(), "as the first request has said"
-    assert Plans(folder).load("photos", ForgetPlan) is None
+        assert "that is done" in caplog.text
+        assert not (place / "photos" / "00007.jpg").exists(), "as the first request has said"
+        assert client.forget("photos", [id]).found["labels"] == 0
+    (line,) = Audit(folder).lines()
+    assert (line["before"], line["by"], line["found"]["index"]) == ("v", "somebody", 1)
+    assert not list((folder / "plans").iterdir())
     assert not find_traces(kept(place), marks)
+
+
+def plan_of(id: int, *, dataset: str = "photos", delete_files: bool = False) -> ForgetPlan:
+    return ForgetPlan(dataset, (id,), ("00007.jpg",), (), "v", delete_files=delete_files, by="somebody")
+
+
+@pytest.mark.slow
+def test_what_was_begun_of_a_dataset_waits_until_that_is_served(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    id, _ = find(place, "00007.jpg")
+    folder = place / "state" / "forgotten"
+    Plans(folder).keep("more", plan_of(id, dataset="more"))
+    with serving(place) as (daemon, _):
+        assert "samples of 'more' were being forgotten; serve it to finish that" in caplog.text
+        assert daemon._stores["photos"].index.has(np.array([id])).all(), "it is forgotten of one dataset"
+    with running_daemon({"more": place / "photos"}, state=place / "state") as daemon:
+        assert not daemon._stores["more"].index.has(np.array([id])).any()
+    assert not list((folder / "plans").iterdir())
+
+
+def test_a_store_that_cannot_tell_what_it_was_forgetting_does_not_start(place: Path) -> None:
+    plans = place / "state" / "forgotten" / "plans"
+    plans.mkdir(parents=True)
+    (plans / "0123").write_bytes(b"{")
+    with (
+        pytest.raises(DatasetError, match="says what was being forgotten, and cannot be read"),
+        serving(place),
+    ):
+        pass
 
 
 def test_a_copy_in_the_inbox_goes_with_its_labels(place: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import traceback
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from forgetting import NAME, Home
+from forgetting import NAME, Home, copied
 from headwater.data.forgetting import Audit
 from headwater.data.forgotten import forgotten_folder
 from headwater.errors import JournalRefused, WrongUse
@@ -31,27 +29,6 @@ STEPS = (
 )
 QUICK = ("replay", f"note {NAME}", "forget", "seal here", "end")
 """Those of every test run; all of them with the slow ones."""
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies lie where it was made, because paths are keys."""
-    folder = tmp_path_factory.mktemp("template")
-    with pytest.MonkeyPatch.context() as patch:
-        home = Home(folder / "home")
-        home.use(patch)
-        home.set_up()
-    home.folder.rename(folder / "kept")
-    return folder
-
-
-@pytest.fixture
-def home(template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    home = Home(template / "home")
-    shutil.copytree(template / "kept", home.folder)
-    home.use(monkeypatch)
-    yield home
-    shutil.rmtree(home.folder)
 
 
 def choose_ids(home: Home) -> tuple[int, ...]:
@@ -99,14 +76,9 @@ def kill_at(step: str, home: Home, wish: Wish) -> None:
 @pytest.fixture(scope="module")
 def expected(template: Path) -> dict[str, Any]:
     """Of one that was never killed."""
-    home = Home(template / "home")
-    shutil.copytree(template / "kept", home.folder)
-    with pytest.MonkeyPatch.context() as patch:
-        home.use(patch)
+    with pytest.MonkeyPatch.context() as patch, copied(template, patch) as home:
         home.forget(Wish(ids=choose_ids(home)))
-        found = state_of(home)
-    shutil.rmtree(home.folder)
-    return found
+        return state_of(home)
 
 
 @pytest.mark.parametrize(

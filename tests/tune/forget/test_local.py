@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,27 +23,6 @@ from headwater.tune.journals import journal_path
 from headwater.tune.recipe import Recipe
 from headwater.tune.tuner import Tuner
 from tunings import Interrupted, StopAt
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once: fine-tuning takes its time. Copies lie where it was made, because paths are keys."""
-    folder = tmp_path_factory.mktemp("template")
-    with pytest.MonkeyPatch.context() as patch:
-        home = Home(folder / "home")
-        home.use(patch)
-        home.set_up()
-    home.folder.rename(folder / "kept")
-    return folder
-
-
-@pytest.fixture
-def home(template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    home = Home(template / "home")
-    shutil.copytree(template / "kept", home.folder)
-    home.use(monkeypatch)
-    yield home
-    shutil.rmtree(home.folder)
 
 
 def some_ids(home: Home, *places: int) -> list[int]:

@@ -88,8 +88,13 @@ class _Search:
     def mend(self) -> None:
         """Change one choice, or exchange two, as long as the simulation shows that it helps."""
         self._best_so_far = self._play(self._actions)
-        while self._tries < self._most and any(self._improves(change) for change in self._changes()):
+        while not self._is_settled and any(self._improves(change) for change in self._changes()):
             pass
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether nothing can be better, or enough was tried."""
+        return self._tries >= self._most or self._rank(self._best_so_far) <= (0, 0.0)
 
     def _changes(self) -> Iterator[dict[int, Action]]:
         """Every other way for each tensor, the largest first; then one back in memory for one that leaves."""
@@ -102,7 +107,7 @@ class _Search:
 
     def _improves(self, change: dict[int, Action]) -> bool:
         """Make the change if the plan stays within the budget, or comes nearer, and costs less."""
-        if self._tries >= self._most or not all(self._can(place, way) for place, way in change.items()):
+        if self._is_settled or not all(self._can(place, way) for place, way in change.items()):
             return False
         other, best = self._play(self._actions | change), self._best_so_far
         if self._rank(other) >= self._rank(best):

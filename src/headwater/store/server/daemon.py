@@ -24,7 +24,7 @@ from headwater.store.server.audit import AuditLog
 from headwater.store.server.config import ServeConfig, split_address
 from headwater.store.server.desk import Desk
 from headwater.store.server.features import FeatureDesk
-from headwater.store.server.forgetdesk import Belongings, ForgetDesk
+from headwater.store.server.forgetdesk import Belongings, ForgetDesk, leave_out_begun
 from headwater.store.server.guard import ANONYMOUS, Caller, Guard
 from headwater.store.server.http import HttpServer
 from headwater.store.server.jobdesk import JobDesk
@@ -128,6 +128,7 @@ class Daemon:
         budget = config.budget()
         if config.state is not None:
             self._state = stack.enter_context(State(config.state, labels=config.labels))
+            leave_out_begun(self._state)
         self._stores = stores = self._open_all(stack)
         self._keeper = keeper = Keeper(
             self._state, list(config.datasets), self._publish, most_bytes=config.inbox_bytes
@@ -165,6 +166,7 @@ class Daemon:
             self._workers,
             {**models.answers, **self._jobs.answers, **keeper.answers, **forgetting.answers},
         )
+        forgetting.finish()
         self._predictor = Predictor(
             self._state, desk, studios, keeper, bound_seconds=config.predict_milliseconds / 1000
         )

@@ -2,11 +2,12 @@
 
 They are left out of the dataset first, so that nothing new is made of them, and then all that is kept of
 them goes. What is to be done is on disk before the first step, and every step may be done again: a store that
-was killed finds, when it is asked once more, what is left to do.
+was killed leaves the samples out before it opens its datasets again, and does the rest before it listens.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from headwater.store.server.talk import Answer
 from headwater.store.wire import messages
 from headwater.store.wire.messages import Forget, ForgottenThere
 
+log = logging.getLogger("headwater")
+
 Ids = NDArray[np.int64]
 Reopen = Callable[[str], LocalStore]
 """Open a dataset anew, without what is forgotten of it."""
@@ -47,25 +50,43 @@ _PATIENCE = 5.0
 
 
 class ForgetPlan(msgspec.Struct, frozen=True):
-    """What a store is forgetting: ids, keys and digests of contents in clear, until it is done."""
+    """What a store is forgetting: ids, keys and digests of contents in clear, until it is done.
 
+    `keys` and `contents` are of those samples that the dataset had, whose version was `before`; `by` is who
+    asked for it.
+    """
+
+    dataset: str
     ids: tuple[int, ...]
     keys: tuple[str, ...]
     contents: tuple[str, ...]
     before: str
     delete_files: bool = False
+    by: str = ""
 
     def joined(self, other: ForgetPlan | None) -> ForgetPlan:
         """Both; `before` is that of the older one."""
         if other is None:
             return self
         return ForgetPlan(
+            dataset=self.dataset,
             ids=tuple(sorted({*self.ids, *other.ids})),
             keys=tuple(sorted({*self.keys, *other.keys})),
             contents=tuple(sorted({*self.contents, *other.contents})),
             before=other.before,
             delete_files=self.delete_files or other.delete_files,
+            by=self.by,
         )
+
+
+def leave_out_begun(state: State) -> None:
+    """Put on the lists what a store was forgetting when it was killed, so that nobody is served it again.
+
+    Before its datasets are opened. Raises `DatasetError` where it is not known what that was.
+    """
+    folder = state.folder / FORGOTTEN
+    for plan in Plans(folder).unended(ForgetPlan):
+        Forgotten(folder, plan.dataset).add(plan.ids)
 
 
 @dataclass(frozen=True)
@@ -159,36 +180,63 @@ class ForgetDesk:
             found["labels"] = labels.count_rows(asked.dataset, ids)
         return self._say(asked, index.version, index, found)
 
+    def finish(self) -> None:
+        """Do what is left of what a killed store was forgetting; before anybody is served.
+
+        What needs a leave, or a dataset, that this store does not have is left, and said so. Raises
+        `HeadwaterError` where what is kept of the samples cannot be deleted: it must not be served.
+        """
+        for plan in [] if self._state is None else Plans(self.folder).unended(ForgetPlan):
+            if plan.dataset not in self._desk.datasets:
+                log.warning("samples of %r were being forgotten; serve it to finish that", plan.dataset)
+                continue
+            self._carry_out(plan)
+            log.warning(
+                "%s samples of %r were being forgotten when the store ended; %s",
+                *(f"{len(plan.ids):,}", plan.dataset),
+                "their files stay: start it with --may-delete" if self._keeps_files(plan) else "that is done",
+            )
+
     def _forget(self, asked: Forget, ids: Ids, caller: Caller) -> ForgottenThere:
         name, plans = asked.dataset, Plans(self.folder)
-        plan = self._plan(asked, ids).joined(plans.load(name, ForgetPlan))
+        plan = self._plan(asked, ids, caller).joined(plans.load(name, ForgetPlan))
         if plan.delete_files:  # as it was begun, perhaps by a store that was allowed to
             self._check_may_delete()
         plans.keep(name, plan)
-        ids = np.array(plan.ids, np.int64)
-        here = int(self._desk.datasets[name].index.has(ids).sum())
         Forgotten(self.folder, name).add(plan.ids)
         self._publish(name, self._reopen(name))
-        found = {"index": here, **self._purge(name, plan, ids)}
-        index = self._desk.datasets[name].index
-        self._note(name, plan, index, found, caller)
-        plans.drop(name)
-        return self._say(asked, plan.before, index, found)
+        found = self._carry_out(plan)
+        return self._say(asked, plan.before, self._desk.datasets[name].index, found)
 
-    def _plan(self, asked: Forget, ids: Ids) -> ForgetPlan:
+    def _carry_out(self, plan: ForgetPlan) -> dict[str, int]:
+        """All but leaving the samples out; what was there of them. The plan ends with it if all was done."""
+        found = {"index": len(plan.keys), **self._purge(plan)}
+        if not self._keeps_files(plan):
+            self._note(plan, found)
+            Plans(self.folder).drop(plan.dataset)
+        return found
+
+    def _keeps_files(self, plan: ForgetPlan) -> bool:
+        """Whether files that were to be deleted stay, because this store may not."""
+        return plan.delete_files and not self._may_delete
+
+    def _plan(self, asked: Forget, ids: Ids, caller: Caller) -> ForgetPlan:
         """Keys and contents are known as long as the index has the samples."""
         store = self._desk.datasets[asked.dataset]
         positions = store.index.position_of(ids[store.index.has(ids)])
         return ForgetPlan(
+            dataset=asked.dataset,
             ids=tuple(ids.tolist()),
             keys=tuple(store.index.key(position) for position in positions.tolist()),
             contents=tuple(content_digests(store, positions)),
             before=store.index.version,
             delete_files=asked.delete_files,
+            by=caller.name,
         )
 
-    def _purge(self, name: str, plan: ForgetPlan, ids: Ids) -> dict[str, int]:
+    def _purge(self, plan: ForgetPlan) -> dict[str, int]:
         """All that is kept of them, by where it was."""
+        name, ids = plan.dataset, np.array(plan.ids, np.int64)
         found = self._belongings.jobs.forget(name, plan.ids)
         found |= self._belongings.studios.erase(name, ids)
         self._belongings.release(list(plan.ids))
@@ -196,21 +244,19 @@ class ForgetDesk:
         if labels is not None:
             found["labels"] = labels.forget(name, ids)
         found["inbox"] = self._belongings.keeper.forget(name, plan.keys, plan.contents)
-        if plan.delete_files:
+        if plan.delete_files and self._may_delete:
             found["files"] = self._desk.datasets[name].source.delete(plan.keys)
         found["cached indexes"] = drop_indexes(ids, cache_folder())
         return found
 
-    def _note(
-        self, name: str, plan: ForgetPlan, index: Index, found: Mapping[str, int], caller: Caller
-    ) -> None:
-        forgotten = Forgotten(self.folder, name)
+    def _note(self, plan: ForgetPlan, found: Mapping[str, int]) -> None:
+        forgotten = Forgotten(self.folder, plan.dataset)
         facts = {
-            "dataset": name,
-            "by": caller.name,
+            "dataset": plan.dataset,
+            "by": plan.by,
             "samples": len(plan.ids),
             "before": plan.before,
-            "version": index.version,
+            "version": self._desk.datasets[plan.dataset].index.version,
             "delete_files": plan.delete_files,
             "found": dict(found),
         }

@@ -34,6 +34,11 @@ class Guide:
         """Whether anything has to leave."""
         return bool(self.actions)
 
+    @property
+    def makes_again(self) -> bool:
+        """Whether anything is to be made again, or may have to be, because the plan does not fit."""
+        return not self.plan.fits or "recompute" in self.actions.values()
+
     def action_after_save(self, number: int, access: int) -> Action:
         """What to do with a tensor; before forward saves it for the last time, it is kept."""
         last = self.record.tensors[number].saved[-1] == access
@@ -85,9 +90,9 @@ class Guides:
         self._guides: list[Guide] = []
 
     @property
-    def pressed(self) -> bool:
-        """Whether any pattern has to let something go, or none is known yet."""
-        return not self._guides or any(guide.pressed for guide in self._guides)
+    def makes_again(self) -> bool:
+        """Whether any pattern has something made again, or none is known yet."""
+        return not self._guides or any(guide.makes_again for guide in self._guides)
 
     def find(self, entries: Sequence[Entry]) -> Guide | None:
         """One whose pattern begins like this."""

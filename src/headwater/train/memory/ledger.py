@@ -63,12 +63,12 @@ class Ledger:
         self._dying: list[Obituary] = []
         self._pinned: set[int] = set()
         self._given: set[int] = set()
-        self._disk_closed = not ways.swap
+        self.disk_closed = not ways.swap
 
     @property
     def rates(self) -> Rates:
         """Of both lanes; next to nothing where the disk is full, or not to be used."""
-        return Rates(1.0, 1.0) if self._disk_closed else self._tier.rates
+        return Rates(1.0, 1.0) if self.disk_closed else self._tier.rates
 
     def settle(self) -> None:
         """Take note of what is gone, and of transfers that are done."""
@@ -298,7 +298,7 @@ class Ledger:
             return None
         chained = holding.needed or any(source.sources is not None for source in sources)
         ample = holding.size + replay_bytes(node) <= self.budget // 2
-        return replay_seconds(node) if self._disk_closed or (ample and not chained) else None
+        return replay_seconds(node) if self.disk_closed or (ample and not chained) else None
 
     def _leave(self, holding: Holding) -> bool:
         """Let it go now, the cheaper way; false if there is none."""
@@ -319,7 +319,7 @@ class Ledger:
         return True
 
     def _write(self, holding: Holding) -> bool:
-        if self._disk_closed:
+        if self.disk_closed:
             return False
         assert holding.tensor is not None
         try:
@@ -351,9 +351,9 @@ class Ledger:
                 self._drop(holding)
 
     def _give_up_disk(self, error: Exception) -> None:
-        if not self._disk_closed:
+        if not self.disk_closed:
             logger.warning("nothing more leaves memory for the disk, what can be is recomputed: %s", error)
-        self._disk_closed = True
+        self.disk_closed = True
 
     def _count(self, holding: Holding) -> None:
         holding.counted = True

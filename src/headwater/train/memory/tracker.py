@@ -126,16 +126,28 @@ class Tracker:
         assert iteration is not None
         self._iteration = None
         self._waiting.clear()
+        again = self._learn(iteration) if iteration.backward else self.wants_lineage
         if iteration.backward:
-            self._learn(iteration)
             self.done = iteration
         self._lineage.clear()
+        self._want_lineage(again)
 
-    def _learn(self, iteration: Iteration) -> None:
-        """A pattern that was followed to its end gives feedback; a new one becomes a record and a plan."""
+    def _want_lineage(self, again: bool) -> None:
+        """Noting how tensors are made takes time: it is left where nothing is made again, unless there is no
+        other way."""
+        needed = again or self.ledger.disk_closed or self.guides.makes_again
+        self.wants_lineage = self.ledger.recomputes and needed
+        if self.on_change is not None:
+            self.on_change()
+
+    def _learn(self, iteration: Iteration) -> bool:
+        """A pattern that was followed to its end gives feedback; a new one becomes a record and a plan.
+
+        Whether it must be measured once more.
+        """
         begin = time.perf_counter()
         self.passed += 1
-        guide = self._guide
+        guide, again = self._guide, False
         if guide is not None and len(guide.entries) == len(iteration.entries):
             self.guided += 1
             self._add_up(iteration.counts)
@@ -143,20 +155,19 @@ class Tracker:
             guide.learn(iteration, self.ledger.rates)
             self.guides.use(guide)
         else:
-            self._make_guide(iteration)
+            again = self._make_guide(iteration)
         iteration.origins.clear()
         self.ledger.lost_seconds += time.perf_counter() - begin
+        return again
 
-    def _make_guide(self, iteration: Iteration) -> None:
-        """Without its lineage an iteration that does not fit is measured once more."""
+    def _make_guide(self, iteration: Iteration) -> bool:
+        """Whether an iteration that does not fit must be measured once more, for want of its lineage."""
         made = Guide(iteration.entries, iteration.record(), self.ledger.budget, self.ledger.rates)
         again = made.pressed and not self._measured and self.ledger.recomputes
         if not again:
             self.guides.add(made)
         self.plan = made.plan
-        self.wants_lineage = self.ledger.recomputes and (again or self.guides.pressed)
-        if self.on_change is not None:
-            self.on_change()
+        return again
 
     def _add_up(self, counts: Counts) -> None:
         self.totals.fetches += counts.fetches
