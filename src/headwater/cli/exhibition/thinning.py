@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -47,8 +48,8 @@ holds a fifth of the files, all of them once more, without and with near-duplica
 served in place of what it does not. Bytes are those that were read past the cache, in {epochs} epochs."""
 _STORE = """The same store then selected for a training run: after each epoch the network went to it as a
 proxy of int8, it scored its photos, and took {share:.0%} of each class as medoids of their gradients. Ids and
-weights came back; from the third epoch on only what was selected crossed. The first two epochs visit
-everything. The loop waited here for each selection, where else it goes on training, so that the numbers do
+weights came back; from the third epoch on only what was selected crossed. The first epoch visits everything,
+and the second, for which nothing is selected yet, a random share as large. The loop waited here for each selection, where else it goes on training, so that the numbers do
 not hang on the machine; and `Always` keeps it from ending, since for so few photos no selection pays."""
 
 
@@ -78,6 +79,7 @@ def show_thinning(photos: Path, folder: Path, *, seed: int) -> Exhibit:
 
 def _write_twins(photos: Path, folder: Path) -> Path:
     """Photos from all over the data, and copies of every so many of them."""
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier demo may have had other photos
     data = open(photos)
     for place in range(_PHOTOS):
         original = photos / data.index.key(place * len(data) // _PHOTOS)
@@ -175,7 +177,7 @@ def _show_beside(remote: Dataset, *, seed: int) -> Exhibit:
 
 
 def _train(trainer: Trainer, data: Dataset, beside: Beside, *, seed: int) -> list[dict[str, Any]]:
-    """Two epochs on everything and some on what was selected; raises what kept the store from selecting."""
+    """Two epochs, and some on what was selected; raises what kept the store from selecting."""
     loader = DataLoader(
         data,
         training_steps(),
