@@ -49,8 +49,9 @@ served in place of what it does not. Bytes are those that were read past the cac
 _STORE = """The same store then selected for a training run: after each epoch the network went to it as a
 proxy of int8, it scored its photos, and took {share:.0%} of each class as medoids of their gradients. Ids and
 weights came back; from the third epoch on only what was selected crossed. The first epoch visits everything,
-and the second, for which nothing is selected yet, a random share as large. The loop waited here for each selection, where else it goes on training, so that the numbers do
-not hang on the machine; and `Always` keeps it from ending, since for so few photos no selection pays."""
+and the second, for which nothing is selected yet, a random share as large. The loop waited here for each
+selection, where else it goes on training, so that the numbers do not hang on the machine; and `Always` keeps
+it from ending, since for so few photos no selection pays."""
 
 
 @dataclass(frozen=True)
