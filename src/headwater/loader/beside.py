@@ -120,7 +120,7 @@ class Beside:
         share: float | None = None,
         every: int = 1,
         precision: str = "int8",
-        correlation: float = 0.9,
+        correlation: float = 0.95,
         vectors: str | None = None,
         run: str = "",
     ) -> None:
