@@ -60,6 +60,7 @@ def fill(signals: Signals, index: Index) -> None:
     signals.column("losses")[:, :EPOCH] = signals.loss[:, None]
     signals.column("probability")[:] = rng.random(count, np.float32)
     signals.column("probability_mean")[:] = signals.probability
+    signals.column("probability_count")[:] = EPOCH
     signals.column("probability_spread")[:] = rng.random(count, np.float32) / 4
     signals.column("margin")[:] = 2 * signals.probability - 1
     signals.column("seconds")[:] = rng.random(count, np.float32)

@@ -105,8 +105,9 @@ def test_a_page_shows_plots_and_pictures(
     done = headwater("select", photo_folder, "--by", "infobatch", "--signals", saved, "--html", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
-    for title in ("Classes", "What samples count", "Losses", "Samples, epoch by epoch", "The highest losses"):
-        assert title in text
+    titles = ("Classes", "What samples count", "Losses", "Samples, epoch by epoch", "The highest losses")
+    for title in (*titles, "Losses that were known, by quantile"):
+        assert f">{title}<" in text
     assert text.count("data:image/png") > 10
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import headwater as hw
 from headwater.loader.curator import Curator
-from headwater.loader.ledger import LEAST_SECONDS, Ledger
-from headwater.loader.worth import ROUNDS
+from headwater.loader.ledger import Ledger
+from headwater.loader.worth import LEAST_SECONDS, ROUNDS
 from headwater.select.always import Always
 from headwater.select.craig import Craig
 from headwater.select.infobatch import InfoBatch

@@ -85,6 +85,19 @@ def test_an_epoch_visits_what_was_selected_once_with_its_weights(data: hw.Datase
     assert loader.stats().epochs == 2
 
 
+def test_the_log_tells_how_many_were_selected_and_what_they_are_worth(
+    data: hw.Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = make(data, Heavy())
+    with caplog.at_level("INFO", "headwater"):
+        train(loader)
+        assert loader.selection is not None
+    worth = loader.selection.weights.sum() ** 2 / (loader.selection.weights**2).sum()
+    assert worth < len(loader.selection) - 1
+    said = f"epoch 1: {len(loader.selection)} of {len(data)} samples (the upper half), worth {worth:.0f} of"
+    assert said in caplog.text
+
+
 def test_the_length_is_that_of_the_epoch_that_stands(data: hw.Dataset) -> None:
     loader = make(data, Heavy(), batch_size=2)
     whole = len(loader)

@@ -19,9 +19,10 @@ from headwater.data.indexcache import cache_folder
 from headwater.errors import WrongUse
 from headwater.loader.exchange import exchange_rows, mean_of
 from headwater.loader.knowledge import ENDED, HISTORY, SELECTION, look_at, past_of
-from headwater.loader.ledger import LEAST_SECONDS, Ledger
+from headwater.loader.ledger import Ledger
 from headwater.loader.pantry import Pantry
 from headwater.loader.tables import SUFFIX, Tables
+from headwater.loader.worth import LEAST_SECONDS
 from headwater.measure.signalfile import read_signals
 from headwater.measure.signals import Signals
 from headwater.select.past import Past

@@ -96,7 +96,7 @@ class Feeder:
         steps: Pipeline,
         run: str,
         precision: str = "int8",
-        least: float = 0.9,
+        least: float = 0.95,
     ) -> None:
         if precision not in PRECISIONS:
             raise WrongUse(f"precision {precision!r}; choose from {', '.join(PRECISIONS)}")

@@ -14,9 +14,6 @@ from headwater.loader.worth import Worth
 from headwater.select.always import Always
 from headwater.select.selecting import Selector
 
-LEAST_SECONDS = 1.0
-"""Lost in an epoch, from which on it is worth to end a selector: below, chance decides what clocks say."""
-
 
 class Ledger:
     """Follows the epochs of one selector."""

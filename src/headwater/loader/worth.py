@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 ROUNDS = 3
 """Epochs that are looked at together."""
+LEAST_SECONDS = 1.0
+"""Lost in an epoch, from which on it is worth to end a selector: below, chance decides what clocks say."""
 _COSTS = ("waited", "fed", "selected", "scored")
 
 
@@ -77,8 +79,8 @@ class Worth:
 
     @property
     def verdict(self) -> str:
-        """Why it does not pay, in a line; empty while it does, or while too little is known."""
-        if not self.lost:
+        """Why it does not pay, in a line; empty while it does, nearly does, or too little is known."""
+        if self.lost < LEAST_SECONDS:
             return ""
         cost, saved = self._mean("cost"), self._mean("saved")
         parts = ", ".join(f"{name} {self._mean(name):.3g} s" for name in _COSTS if self._mean(name))

@@ -26,7 +26,7 @@ WHOLE = 4096
 _PART = 1024
 _ROUNDS = 12
 _ROWS = 1024
-_STEP = -3  # keys the planes; neither a pipeline's step nor selection has this number
+_STEP = -5  # keys the planes; neither a pipeline's step nor a projection of gradients has this number
 _TERMS = 4
 
 
