@@ -127,26 +127,34 @@ def count_traffic(server: S3Server) -> Iterator[CountingProxy]:
     host, port = server.endpoint.removeprefix("http://").split(":")
     listener = socket.create_server(("127.0.0.1", 0))
     proxy = CountingProxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
-    sockets = [listener]
+    sockets: list[socket.socket] = []
 
     def accept() -> None:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
+                sockets.append(client)
                 upstream = socket.create_connection((host, int(port)))
-                sockets.extend((client, upstream))
+                sockets.append(upstream)
                 threading.Thread(target=pump, args=(client, upstream, proxy.saw), daemon=True).start()
                 count = lambda data: proxy.passed(len(data))  # noqa: E731
                 threading.Thread(target=pump, args=(upstream, client, count), daemon=True).start()
 
-    threading.Thread(target=accept, daemon=True).start()
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
     try:
         yield proxy
     finally:
+        end(listener)
+        accepting.join()  # who comes now is among the sockets
         for one in sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+            end(one)
+
+
+def end(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
 
 
 def pump(source: socket.socket, target: socket.socket, note: object) -> None:
