@@ -22,6 +22,7 @@ from headwater.loader.beside import Beside
 from headwater.models.quantise import quantise
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
+from headwater.select.always import Always
 from headwater.select.scoring import rank_correlation, score
 from headwater.select.selecting import make_selection
 from headwater.select.specs import make_selector
@@ -409,6 +410,49 @@ def test_a_store_that_dies_while_it_selects_costs_a_round_and_no_epoch(
         assert [one.epoch for one in beside.rounds] == [2, 4]
         assert (len(seen[3]), len(seen[4])) == (150, beside.rounds[1].chosen)
         assert 0 < len(seen[4]) < 150
+
+
+@pytest.mark.parametrize("offload", [hw.Offload(2), hw.Offload(3, "zstd"), hw.Offload(0)], ids=str)
+def test_what_was_cropped_to_score_a_sample_is_sent_if_it_is_chosen(
+    tmp_path: Path, offload: hw.Offload
+) -> None:
+    """Where the plan asks for pixels: made once, and the very pixels that the trainer would make."""
+    folder, model = write_colours(tmp_path / "all", 20, size=SIZE + 4), plain(classes=3)
+    steps = T.Compose([T.RandomCrop(SIZE), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)])
+    settings = {"batch_size": 10, "shuffle": True, "seed": 5}
+    with closing(hw.open(folder)) as local:
+        whole = hw.DataLoader(local, steps, **settings)
+        truth = [dict(pictures(whole)) for _ in range(4)]
+    with (
+        running_daemon({"colours": folder}, state=tmp_path / "state") as daemon,
+        closing(hw.open(f"{daemon.serving.address}/colours")) as data,
+        closing(Beside(Always("infobatch"), data, steps)) as beside,
+    ):
+        loader = hw.DataLoader(data, steps, select=beside, offload=offload, **settings)
+        for epoch in range(4):
+            before = sent(daemon)
+            seen = dict(pictures(loader))
+            assert all(np.array_equal(image, truth[epoch][id]) for id, image in seen.items())
+            # the first was not selected for, the second has nobody to select for it
+            held = len(seen) if epoch >= 2 and offload.cut else 0
+            assert sent(daemon) - before == held
+            beside.feed(model)
+            assert beside.rounds[-1].done.wait(60)
+            assert beside.rounds[-1].error is None
+        assert 0 < beside.rounds[-1].chosen < len(data)
+        crops = daemon._jobs._desk.prefix.crops
+        assert crops.nbytes >= (beside.rounds[-1].chosen * SIZE * SIZE * 3 if offload.cut else 0)
+        crops.forget(data.ids)
+        assert crops.nbytes == 0
+
+
+def pictures(loader: hw.DataLoader) -> Iterator[tuple[int, np.ndarray]]:
+    for batch in loader:
+        yield from zip(batch.ids.tolist(), batch.inputs.numpy(), strict=True)
+
+
+def sent(daemon: Any) -> int:
+    return int(daemon._ledger.snapshot()["headwater_crops_total"]["sent"])
 
 
 def visit(loader: hw.DataLoader) -> set[int]:

@@ -145,6 +145,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[float, float], tuple[str, str]]]] = {
     "headwater_bytes_received_total": ("received", _bytes),
     "headwater_bytes_avoided_total": ("avoided by", _bytes),
     "headwater_samples_total": ("samples", _number),
+    "headwater_crops_total": ("crops of a selection", _number),
     "headwater_features_total": ("features", _number),
     "headwater_labels_total": ("labels", _number),
     "headwater_selected_total": ("looked at to select", _number),
@@ -179,6 +180,7 @@ def _gauges(metrics: Mapping[str, Any]) -> list[Row]:
         ("jobs", now("headwater_jobs"), ""),
         ("models loaded", now("headwater_models_loaded_bytes", format_bytes), ""),
         ("features and images kept", now("headwater_kept_bytes", format_bytes), ""),
+        ("crops held", now("headwater_crops_bytes", format_bytes), ""),
         ("predictions waiting", now("headwater_predict_waiting"), ""),
         ("in the inbox", now("headwater_inbox_bytes", format_bytes), ""),
     ]

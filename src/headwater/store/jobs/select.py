@@ -59,7 +59,8 @@ class Sieve:
     `features` gives what is kept of a version's features, or None; `extraction` makes them of images that
     were varied so. `turn` is for work that stands in line
     with models, `spend` for what needs CPU and no place there. `in_use` are versions that may not go.
-    `counted` is told what became of samples. `loads` is what it took to send samples lately, if it is known.
+    `settle` is told which ids were chosen, before anybody else is, and `counted` what became of samples.
+    `loads` is what it took to send samples lately, if it is known.
     """
 
     dataset: str
@@ -71,6 +72,7 @@ class Sieve:
     turn: Turn = lambda seconds: nullcontext()
     spend: Turn = lambda seconds: nullcontext()
     in_use: Callable[[], set[str]] = set
+    settle: Callable[[NDArray[np.int64]], None] = lambda ids: None
     counted: Callable[[Mapping[str, int]], None] = lambda counts: None
     loads: Callable[[], Load | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
@@ -123,6 +125,7 @@ def _conclude(sieve: Sieve, running: Running, found: _Found, chosen: _Chosen) ->
     record, selection = running.record, chosen.selection
     ids = sieve.index.ids[selection.places]
     kept = Kept(ids, selection.weights, dataset=sieve.dataset, version=record.version)
+    sieve.settle(ids)
     sieve.selections.put(record.id, kept)
     if chosen.run is not None and chosen.signals is not None:
         chosen.run.put(selection.epoch, chosen.signals, dataset=record.version)

@@ -22,6 +22,8 @@ from headwater.errors import HeadwaterError, WrongUse
 from headwater.store.local import LocalStore
 from headwater.store.server.audit import AuditLog
 from headwater.store.server.config import ServeConfig, split_address
+from headwater.store.server.crops import SHARE as CROPS_SHARE
+from headwater.store.server.crops import Crops
 from headwater.store.server.desk import Desk
 from headwater.store.server.features import FeatureDesk
 from headwater.store.server.forgetdesk import Belongings, ForgetDesk, leave_out_begun
@@ -143,7 +145,8 @@ class Daemon:
         self._start_workers()
         turnstile = Turnstile(budget.requests, budget.memory, halve_slots=True)
         cores = Cores(budget.cores)
-        prefix = Prefix(self._workers, cores, self._ledger)
+        crops = Crops(int(budget.memory * CROPS_SHARE))
+        prefix = Prefix(self._workers, cores, self._ledger, crops=crops)
         desk = Desk(stores, budget, turnstile, Pacing(cores), prefix, self._ledger, config.limits)
         models = ModelDesk(
             self._state,
@@ -275,6 +278,7 @@ class Daemon:
             "headwater_jobs": lambda: self._jobs.unfinished,
             "headwater_models_loaded_bytes": lambda: self._studios.loaded_bytes,
             "headwater_kept_bytes": lambda: self._studios.kept_bytes,
+            "headwater_crops_bytes": lambda: desk.prefix.crops.nbytes,
             "headwater_predict_waiting": lambda: self._predictor.waiting,
             "headwater_inbox_bytes": lambda: self._keeper.unsealed_bytes,
         }

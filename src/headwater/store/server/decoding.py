@@ -21,6 +21,7 @@ from headwater.errors import SampleCorrupt
 from headwater.store.features import Pictures
 from headwater.store.fingerprints import Fingerprints, thumbnail_steps
 from headwater.store.local import LocalStore
+from headwater.store.server.crops import Tray
 from headwater.store.server.desk import Desk
 from headwater.store.server.pacing import Wish
 from headwater.store.server.workers import Done, Work
@@ -45,7 +46,8 @@ class Decoding:
     """A `Reader` that gives images after all steps of a pipeline, or why there is none.
 
     With `pictures`, images are taken from there, and kept there. With `prints`, what is decoded is
-    fingerprinted by the way, unless it was before, or the pipeline decodes otherwise.
+    fingerprinted by the way, unless it was before, or the pipeline decodes otherwise. With a `tray`, they are
+    held there too.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class Decoding:
         seed: int = 0,
         pictures: Pictures | None = None,
         prints: Fingerprints | None = None,
+        tray: Tray | None = None,
     ) -> None:
-        self._desk, self._store, self._pipeline = desk, store, pipeline
+        self._desk, self._store, self._pipeline, self._tray = desk, store, pipeline, tray
         self._asker, self._seed, self._pictures = asker, seed, pictures
         self._prints = prints if thumbnail_steps().steps[:1] == pipeline.steps[:1] else None
         self._over = False
@@ -105,6 +108,8 @@ class Decoding:
             made, lost = ({}, {}) if done is None else sort_out(done, places, work.ids)
             if done is not None and done.further and self._prints is not None:
                 self._fingerprint(self._prints, wanted.positions[places], done.further[0])
+            if done is not None and self._tray is not None:
+                self._tray.put(work.ids, done)
             return made, {**found.failed, **lost}, found.bytes_moved
         raise Gone("nobody waits for these images any more")
 

@@ -10,8 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headwater.engine.budget import Busy
 from headwater.engine.crew import Crew
+from headwater.engine.inference import Extraction
 from headwater.errors import (
     DatasetNotFound,
     DatasetStale,
@@ -49,6 +53,7 @@ from headwater.store.jobs.relabel import Workplace, relabel
 from headwater.store.jobs.runner import Jobs, Paused, Running
 from headwater.store.jobs.select import Sieve, check_wish, select
 from headwater.store.jobs.selections import Kept, Selections
+from headwater.store.server.crops import Tray
 from headwater.store.server.decoding import Asker
 from headwater.store.server.desk import Desk
 from headwater.store.server.engines import AT_ONCE
@@ -265,6 +270,17 @@ class JobDesk:
     def _sieve(self, running: Running) -> Sieve:
         assert self._state is not None
         record, state, asker = running.record, self._state, _asker(running)
+        trays: list[Tray] = []
+
+        def extraction(version: ModelVersion, variation: Variation) -> Extraction:
+            studio = self._studio(record, version, variation)
+            tray = None if variation.is_own else studio.tray()
+            trays.extend(() if tray is None else (tray,))
+            prints = self._studios.fingerprints(record.dataset)
+            return studio.extraction(asker, self._selecting, prints=prints, tray=tray)
+
+        def settle(chosen: NDArray[np.int64]) -> None:
+            self._count("headwater_crops_total", {"held": sum(tray.keep(chosen) for tray in trays)})
 
         return Sieve(
             dataset=record.dataset,
@@ -272,9 +288,8 @@ class JobDesk:
             registry=state.registry,
             selections=selections_of(state),
             features=lambda version: self._studio(record, version).kept(),
-            extraction=lambda version, variation: self._studio(record, version, variation).extraction(
-                asker, self._selecting, prints=self._studios.fingerprints(record.dataset)
-            ),
+            extraction=extraction,
+            settle=settle,
             turn=lambda seconds: self._studios.engines.turn(seconds, asker, memory=0),
             spend=lambda seconds: self._studios.engines.spend(seconds, asker),
             in_use=lambda: models_in_use(state.subfolder("jobs")),

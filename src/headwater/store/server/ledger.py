@@ -65,6 +65,12 @@ METRICS: dict[str, Metric] = {
         "outcome",
         ("raw", "cut", "pushed_back", "failed", "quarantined"),
     ),
+    "headwater_crops_total": Metric(
+        "counter",
+        "Crops that were made to score samples, and held for those who ask for the chosen ones.",
+        "outcome",
+        ("held", "sent"),
+    ),
     "headwater_features_total": Metric(
         "counter", "Samples whose features were asked for.", "outcome", ("kept", "made", "failed")
     ),
@@ -110,6 +116,7 @@ METRICS: dict[str, Metric] = {
     "headwater_jobs": Metric("gauge", "Jobs that wait or run."),
     "headwater_models_loaded_bytes": Metric("gauge", "Bytes of the models that are loaded, about."),
     "headwater_kept_bytes": Metric("gauge", "Bytes on disk of features and images that are kept."),
+    "headwater_crops_bytes": Metric("gauge", "Bytes of crops that are held in memory."),
     "headwater_predict_waiting": Metric("gauge", "Images that wait for their prediction."),
     "headwater_inbox_bytes": Metric("gauge", "Bytes of images that wait to be sealed."),
     "headwater_quarantined_samples": Metric("gauge", "Samples that are no longer decoded here."),

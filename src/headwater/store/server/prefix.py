@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.data.codecs import encode
 from headwater.data.codecs.excerpts import EXCERPT_CUT, EXCERPTS, known_codecs, takes_excerpts
 from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.engine.budget import Busy, Cores, Gone, Reservation, Turn, Turnstile
 from headwater.errors import WrongUse
+from headwater.store.server.crops import Crops, Way
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.spending import pause, set_aside
 from headwater.store.server.workers import (
@@ -56,11 +59,36 @@ class Made:
     """Of all payloads."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a request asks for, sample by sample, as far as this store goes."""
+
+    request: ReadRequest
+    pipeline: Pipeline
+    ids: NDArray[np.int64]
+    cuts: NDArray[np.uint8]
+    codecs: list[str]
+
+    def work(self, places: NDArray[np.intp]) -> Work:
+        """For some of the samples."""
+        return Work(
+            pipeline=self.pipeline,
+            seed=self.request.seed,
+            epoch=self.request.epoch,
+            ids=self.ids[places],
+            cuts=self.cuts[places],
+            codecs=[self.codecs[place] for place in places.tolist()],
+            limits=self.request.limits,
+        )
+
+
 class Prefix:
     """Runs steps in worker processes; what it cannot or may not do stays as it was."""
 
-    def __init__(self, workers: Workers, cores: Cores, ledger: Ledger) -> None:
+    def __init__(self, workers: Workers, cores: Cores, ledger: Ledger, *, crops: Crops | None = None) -> None:
+        """`crops` are images that were made before, for a selection."""
         self._workers, self._cores, self._ledger = workers, cores, ledger
+        self.crops = crops or Crops(0)
         # Whoever has most requests inside would otherwise get most of the workers. One more chunk than there
         # are workers, so that none of them waits for the next.
         self._line = Turnstile(workers.count + 1, _EVERYTHING)
@@ -97,18 +125,14 @@ class Prefix:
             np.zeros(len(ids), bool),
             int(_lengths(files).sum()),
         )
-        (wanted,) = np.nonzero((cuts > 0) & np.array([file is not None for file in files]))
+        there = np.array([file is not None for file in files])
+        (pixels,) = np.nonzero((cuts > 0) & there & ~excerpts)
+        asked = _Asked(request, pipeline, ids, cuts, codecs)
+        self._take_held(made, asked.work(pixels), pixels, request, turn)
+        (wanted,) = np.nonzero((cuts > 0) & there & (made.facts["done"] == 0))
         for begin in range(0, len(wanted), _CHUNK):
             places = wanted[begin : begin + _CHUNK]
-            work = Work(
-                pipeline=pipeline,
-                seed=request.seed,
-                epoch=request.epoch,
-                ids=ids[places],
-                cuts=cuts[places],
-                codecs=[codecs[place] for place in places.tolist()],
-                limits=request.limits,
-            )
+            work = asked.work(places)
             if gone():
                 raise Gone("the caller hung up while steps were run for it")
             try:
@@ -119,6 +143,28 @@ class Prefix:
             if done is not None:
                 self._take(made, done, work, places, request, turn)
         return made
+
+    def _take_held(
+        self, made: Made, work: Work, places: NDArray[np.intp], request: ReadRequest, turn: Turn
+    ) -> None:
+        """What was made of these to select among them; that they are asked for as pixels is remembered."""
+        names = {name: number for number, name in enumerate(request.names)}
+        for cut in np.unique(work.cuts).tolist():
+            (some,) = np.nonzero(work.cuts == cut)
+            way = Way.of(request.version, work.pipeline, cut, work.seed)
+            self.crops.wish(way, work.epoch, len(some))
+            held = self.crops.take(way, work.epoch, work.ids[some].tolist(), limits=work.limits)
+            for number in some.tolist() if held else ():
+                crop = held.get(int(work.ids[number]))
+                if crop is None:
+                    continue
+                codec, begun = work.codecs[number], time.thread_time()
+                payload = encode(codec, crop.pixels)
+                seconds = crop.seconds + time.thread_time() - begun
+                kind = cut, names[codec], *crop.pixels.shape
+                facts = (*kind, *crop.source_size, crop.orientation, seconds)
+                self._put(made, int(places[number]), payload, crop.drawn, facts, turn)
+            self._ledger.add("headwater_crops_total", len(held), "sent")
 
     def insist(self, work: Work, files: Sequence[Any], turn: Turn, *, gone: Callable[[], bool]) -> Done:
         """One chunk, however long its turn and its cores are in coming: for what is of no use as files.
@@ -240,13 +286,7 @@ class Prefix:
                 # tried, and it cannot be: the CPU that it took tells this from a lack of cores
                 made.facts["seconds"][place] = done.seconds[number]
                 continue
-            grown = len(payload) - len(made.payloads[place])
-            if grown > 0 and (made.bytes + grown > _MOST_REPLY or not turn.grow(grown)):
-                continue
-            made.payloads[place] = payload
-            made.bytes += grown
-            made.drawn[place] = done.drawn[number]
-            made.facts[place] = (
+            facts = (
                 work.cuts[number],
                 names[work.codecs[number]],
                 *done.shapes[number],
@@ -254,6 +294,18 @@ class Prefix:
                 done.orientations[number],
                 done.seconds[number],
             )
+            self._put(made, place, payload, done.drawn[number], facts, turn)
+
+    def _put(
+        self, made: Made, place: int, payload: Any, drawn: bytes, facts: tuple[Any, ...], turn: Turn
+    ) -> None:
+        """In place of a file, if there is memory for it."""
+        grown = len(payload) - len(made.payloads[place])
+        if grown > 0 and (made.bytes + grown > _MOST_REPLY or not turn.grow(grown)):
+            return
+        made.payloads[place] = payload
+        made.bytes += grown
+        made.drawn[place], made.facts[place] = drawn, facts
 
     def _pipeline(self, request: ReadRequest) -> Pipeline:
         key = msgspec.msgpack.encode([request.steps, request.offset])

@@ -22,6 +22,7 @@ from headwater.store.cabinet import Cabinet
 from headwater.store.features import OWN, Features, Pictures, Variation
 from headwater.store.fingerprints import Fingerprints, thumbnail_steps
 from headwater.store.local import LocalStore
+from headwater.store.server.crops import Tray
 from headwater.store.server.decoding import Asker, Decoding
 from headwater.store.server.desk import Desk
 from headwater.store.server.engines import Engines
@@ -77,30 +78,48 @@ class Studio:
             return None
 
     def extraction(
-        self, asker: Asker, crew: Crew | None = None, *, prints: Fingerprints | None = None
+        self,
+        asker: Asker,
+        crew: Crew | None = None,
+        *,
+        prints: Fingerprints | None = None,
+        tray: Tray | None = None,
     ) -> Extraction:
         """From files to features; in the caller's thread unless there is a crew.
 
-        What is decoded for it is fingerprinted too, where `prints` are given to keep that.
+        What is decoded for it is fingerprinted too, where `prints` are given to keep that, and held at the
+        cut of a `tray`.
         """
         pipeline = self.variation.pipeline(self.version)
         kept = self._pictures(pipeline)
+        first, rest = pipeline.cut(len(pipeline) if tray is None else tray.cut)
 
         def reader() -> Decoding:
             return Decoding(
                 self.desk,
                 self.store,
-                pipeline=pipeline,
+                pipeline=first,
                 asker=asker,
                 seed=self.variation.seed,
                 pictures=kept,
                 prints=prints,
+                tray=tray,
             )
 
-        nothing_left = Chain(Pipeline(()), limits=self.desk.limits)
+        left = Chain(rest, self.variation.seed, self.desk.limits)
         layers = self.engines.borrow(self.version, asker, self.cut)
         crew = crew or Crew(workers=0, readers=0)
-        return Extraction(reader, nothing_left, layers, crew, of=crossing_at(self.cut))
+        return Extraction(reader, left, layers, crew, of=crossing_at(self.cut))
+
+    def tray(self) -> Tray | None:
+        """Where images are held on their way, if a trainer asks for them as they are there."""
+        return self.desk.prefix.crops.open(
+            self.store.index.version,
+            self.variation.pipeline(self.version),
+            seed=self.variation.seed,
+            epoch=self.variation.epoch,
+            limits=self.desk.limits,
+        )
 
     def _pictures(self, pipeline: Pipeline) -> Pictures | None:
         if self.pictures is None or not self.variation.is_own:
@@ -183,12 +202,13 @@ class Studios:
     def erase(self, dataset: str, ids: Ids) -> dict[str, int]:
         """Write over what is kept of samples of a dataset; how many entries, of `features` and of `images`.
 
-        Fingerprints of pictures lie with features.
+        Fingerprints of pictures lie with features. Of `crops`, which are in memory, all are let go of.
         """
         cabinets = {name: self._cabinet(name) for name in self._bytes}
-        return {
+        found = {
             name: cabinet.erase(dataset, ids) for name, cabinet in cabinets.items() if cabinet is not None
         }
+        return {**found, "crops": self._desk.prefix.crops.forget(ids)}
 
     def answer(self, request: FeatureRequest) -> Studio:
         """For a request; raises `ModelNotFound` where the store does not hold its trunk, or no such cut."""
