@@ -94,6 +94,11 @@ class Guides:
         """Whether any pattern has something made again, or none is known yet."""
         return not self._guides or any(guide.makes_again for guide in self._guides)
 
+    @property
+    def pressed(self) -> bool:
+        """Whether any pattern has something that has to leave."""
+        return any(guide.pressed for guide in self._guides)
+
     def find(self, entries: Sequence[Entry]) -> Guide | None:
         """One whose pattern begins like this."""
         begun = tuple(entries)

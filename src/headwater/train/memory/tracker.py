@@ -17,7 +17,10 @@ from headwater.train.memory.holding import Handle, Holding, Plain
 from headwater.train.memory.iteration import Counts, Iteration, Moment
 from headwater.train.memory.ledger import CHANGED, Ledger
 from headwater.train.memory.lineage import SMALL, Lineage, is_outside
+from headwater.train.memory.routine import Light, Routine, Sight
 from headwater.train.memory.storages import is_loose
+
+_LEFT = "backward must run before its memory budget is left; call it inside of the `with`"
 
 SLICE = 4
 """A tensor without history that is a smaller part of its storage than one in so many is a slice of data."""
@@ -45,19 +48,37 @@ class Tracker:
         self._keys = 0
         self._closed = False
         self._measured = True
+        self._routine: Routine | None = None
+        self._next: Routine | None = None  # what the next iteration goes by, if it is that at its start
+        self._sights: list[Sight] = []
+        self._past: list[Sight] = []  # of the iteration before, until it is looked at
+        self._backward = False
+        self._woken = False
         self.wants_lineage = ledger.recomputes
         self.on_change: Callable[[], None] | None = None
         self.plan: MemoryPlan | None = None
         ledger.on_late = self._note_late
 
-    def pack(self, tensor: torch.Tensor) -> Handle | Plain:
+    def pack(self, tensor: torch.Tensor) -> Handle | Plain | Light:
         """What autograd keeps instead of the tensor."""
         if torch._C._current_graph_task_id() != -1:
             raise WrongUse(
                 "a graph is built inside backward; a memory budget takes no create_graph=True, "
                 "and of checkpoint only use_reentrant=False"
             )
-        if self._closed or _is_left_alone(tensor) or self.ledger.outlives(tensor.untyped_storage()):
+        if self._backward:
+            self._turn_over()
+        if self._routine is not None:
+            light = self._routine.save(tensor)
+            if light is not None:
+                return light
+            self._wake(self._routine)
+        handle = self._pack(tensor, alone=_is_left_alone(tensor))
+        self._sights.append((tensor.shape, tensor.dtype, isinstance(handle, Plain)))
+        return handle
+
+    def _pack(self, tensor: torch.Tensor, *, alone: bool) -> Handle | Plain:
+        if self._closed or alone or self.ledger.outlives(tensor.untyped_storage()):
             return Plain(tensor, tensor._version)
         with self._lock:
             self._lineage.quiet = True  # what is done to a tensor here is no part of how it was made
@@ -66,6 +87,36 @@ class Tracker:
             finally:
                 self._lineage.quiet = False
 
+    def _turn_over(self) -> None:
+        """The first tensor after a backward pass: perhaps of an iteration that needs nothing."""
+        if self._routine is not None:
+            self._pass_lightly(self._routine)
+            return
+        if self._next is not None:
+            self.finish()  # which may take it back
+            self._routine, self._next = self._next, None
+        self._past, self._sights, self._backward = self._sights, [], False
+
+    def _pass_lightly(self, routine: Routine) -> None:
+        self._backward = False
+        self.passed += 1
+        self.guided += 1
+        if not routine.begin():
+            self._wake(routine)
+
+    def _wake(self, routine: Routine) -> None:
+        """Take account of what was saved without; how long that took to be made is not known."""
+        self._routine, self._woken, self._sights = None, True, []
+        for light in routine.saved:
+            tensor, light.tensor = light.tensor, None
+            assert tensor is not None
+            changed = tensor._version != light.version
+            if light.alone or changed:  # of which backward will say so
+                light.handle = Plain(tensor, light.version)
+            else:
+                light.handle = self._pack(tensor, alone=False)
+            self._sights.append((tensor.shape, tensor.dtype, isinstance(light.handle, Plain)))
+
     def _save(self, tensor: torch.Tensor) -> Handle:
         self._before_save()
         holding = self._holding_of(tensor)
@@ -73,20 +124,28 @@ class Tracker:
         offset = int(tensor.storage_offset())
         return Handle(holding, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
 
-    def unpack(self, handle: Handle | Plain) -> torch.Tensor:
+    def unpack(self, handle: Handle | Plain | Light) -> torch.Tensor:
         """The tensor, as it was."""
+        self._backward = True
+        if isinstance(handle, Light):
+            if handle.tensor is None and handle.handle is None:
+                raise WrongUse(_LEFT)
+            if handle.tensor is not None:
+                return _unchanged(handle.tensor, handle.version)
+            assert handle.handle is not None
+            handle = handle.handle
         if isinstance(handle, Plain):
-            if handle.tensor._version != handle.version:
-                raise SavedTensorChanged(CHANGED)
-            return handle.tensor
+            return _unchanged(handle.tensor, handle.version)
         if self._closed:
-            raise WrongUse("backward must run before its memory budget is left; call it inside of the `with`")
+            raise WrongUse(_LEFT)
         with self._lock:
             return self._use(handle)
 
     def finish(self) -> None:
         """Take note of an iteration that is over."""
         with self._lock:
+            if self._routine is not None and self._backward:
+                self._pass_lightly(self._routine)
             self.ledger.settle()
             if self._iteration is not None and (self._iteration.backward or not self.ledger.alive):
                 self._end()
@@ -96,6 +155,9 @@ class Tracker:
         self.finish()
         with self._lock:
             self._closed = True
+            for light in self._routine.saved if self._routine is not None else ():
+                light.tensor = None
+            self._routine = None
             self._waiting.clear()
             for ref in self._known.values():
                 if (holding := ref()) is not None:
@@ -143,17 +205,22 @@ class Tracker:
     def _learn(self, iteration: Iteration) -> bool:
         """A pattern that was followed to its end gives feedback; a new one becomes a record and a plan.
 
-        Whether it must be measured once more.
+        Whether it must be measured once more. If nothing has to leave, the next one is only looked at.
         """
         begin = time.perf_counter()
         self.passed += 1
         guide, again = self._guide, False
-        if guide is not None and len(guide.entries) == len(iteration.entries):
+        woken, self._woken, self._next = self._woken, False, None
+        if woken:
+            again = self.wants_lineage
+        elif guide is not None and len(guide.entries) == len(iteration.entries):
             self.guided += 1
             self._add_up(iteration.counts)
             self.plan = guide.plan
             guide.learn(iteration, self.ledger.rates)
             self.guides.use(guide)
+            if not self.guides.pressed:
+                self._next = Routine(self._sights if self._backward else self._past)
         else:
             again = self._make_guide(iteration)
         iteration.origins.clear()
@@ -286,6 +353,12 @@ class Tracker:
 
     def _note_moment(self, iteration: Iteration) -> None:
         iteration.moments.append(Moment(iteration.times[-1], self.ledger.whole, self.ledger.held))
+
+
+def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
+    if tensor._version != version:
+        raise SavedTensorChanged(CHANGED)
+    return tensor
 
 
 def _is_left_alone(tensor: torch.Tensor) -> bool:
