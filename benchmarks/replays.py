@@ -22,7 +22,7 @@ from headwater.train.replay.writer import JournalWriter
 
 RATE, MOMENTUM, L2 = 1.0, 0.9, 1e-3
 _DRAWN = 71
-"""Requests that were not looked at when the constants of the adaptive policy were chosen; those were of 11."""
+"""Requests that were not looked at when the adaptive policy's constants were chosen; those were of 11."""
 
 
 def as_features(frozen: Frozen) -> tuple[Features, int]:
