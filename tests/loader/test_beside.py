@@ -19,6 +19,7 @@ import headwater as hw
 from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
+from headwater.loader import beside as module
 from headwater.loader.beside import Beside
 from headwater.measure.signalfile import read_signals
 from headwater.plan.prune import SettledMask
@@ -27,6 +28,7 @@ from headwater.select.fresh import Fresh
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.select.selection import Selection
+from headwater.store.client.errand import Abandoned
 from headwater.store.client.selecting import Selected
 from headwater.store.server.decoding import Asker
 from headwater.store.wire.jobmessages import SelectionWish
@@ -316,6 +318,48 @@ def test_what_would_go_wrong_again_is_raised(canned: tuple[Beside, Canned], colo
     beside.feed(make_model())
     finish(beside)
     assert beside.select_epoch(look(1, colours)) is not None, "somebody has seen to it"
+
+
+class Endless:
+    """Stores that answer, and whose job comes to no end unless nobody wants it any more."""
+
+    def __init__(self, colours: hw.Dataset) -> None:
+        self.stopped, self.after = 0, Canned(colours)
+        self.after.go.set()
+
+    def run(self, model: str, wish: SelectionWish, *, over: Callable[[], bool] = lambda: False) -> Selected:
+        if self.stopped:
+            return self.after.run(model, wish, over=over)
+        while not over():
+            time.sleep(0.01)
+        self.stopped += 1
+        raise Abandoned("nobody waits for this selection any more")
+
+
+def test_a_round_that_comes_to_no_end_is_given_up_and_the_next_one_begins(
+    colours: hw.Dataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Beside("infobatch", colours, STEPS, precision="fp32")) as beside:
+        beside.__dict__["_selects"] = stores = Endless(colours)
+        beside.select_epoch(look(0, colours))
+        beside.feed(make_model())
+        beside.trained(0.01, whole=True, visited=COUNT, everything=COUNT)
+        assert beside.select_epoch(look(1, colours)) is None
+        beside.feed(make_model())
+        assert (beside.rounds[0].given_up, stores.stopped) == (False, 0), "a late one may still come"
+        monkeypatch.setattr(module, "_FIRST_WAIT", 0.0)
+        assert time.monotonic() - beside.rounds[0].begun > module._GIVEN_UP * 0.01
+        beside.feed(make_model())
+        assert beside.rounds[0].done.wait(SECONDS)
+        assert (beside.rounds[0].given_up, stores.stopped) == (True, 1)
+        assert beside.select_epoch(look(2, colours)) is None, "it costs rounds, and no epoch"
+        beside.feed(make_model())
+        finish(beside)
+        found = beside.select_epoch(look(3, colours))
+    assert [one.passed_over for one in beside.rounds] == [False, True, True, False]
+    assert found is not None
+    assert found.reason == "for 3"
+    assert caplog.text.count("is given up; another will be begun") == 1
 
 
 def follow(

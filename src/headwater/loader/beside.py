@@ -50,6 +50,7 @@ log = logging.getLogger("headwater")
 _LASTING = (WrongUse, Refused, MissingExtra, ModelError, ForkedUse)
 """What would happen again in the next round: somebody has to do something about it."""
 _FIRST_WAIT = 600.0  # seconds, until it is known how long an epoch takes
+_GIVEN_UP = 20  # epochs that a round may take, or that first wait if it is longer
 _WRAPPED = ("module", "_orig_mod")
 
 
@@ -60,7 +61,7 @@ class Round:
     `link_seconds` is how long the proxy took to get to the stores, `waited_seconds` how long training stood
     still for the selection; `chosen` is how many samples it has. `late` is one that did not come while it was
     waited for, `passed_over` one that was never begun, because the round before was still under way, or an
-    epoch was to have nothing beside it.
+    epoch was to have nothing beside it. `given_up` is one that came to no end.
     """
 
     epoch: int
@@ -77,6 +78,8 @@ class Round:
     told: bool = False
     late: bool = False
     passed_over: bool = False
+    given_up: bool = False
+    begun: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,7 @@ class Beside:
         Nor are they while an epoch is to show what training takes by itself, if that can still end it.
         """
         if self._under_way is not None and not self._under_way.done.is_set():
+            self._judge_age(self._under_way)
             return True
         facts = self._facts
         judged = self._ends and (facts.epochs is None or facts.epoch + 1 + ROUNDS < facts.epochs)
@@ -235,6 +239,17 @@ class Beside:
         if self._alone:
             log.info("epoch %d has no selection beside it, to see what training takes by itself", facts.epoch)
         return self._alone
+
+    def _judge_age(self, one: Round) -> None:
+        """Give up a round that takes too long, so that a later one can begin.
+
+        A store that does not answer is lost after the link's `give_up_seconds`. This is for one that does,
+        and whose job comes to no end.
+        """
+        seconds = time.monotonic() - one.begun
+        if not one.given_up and seconds > max(_FIRST_WAIT, _GIVEN_UP * self._worth.epoch_seconds):
+            one.given_up = True
+            log.warning("a selection has not come for %.0f s and is given up; another will be begun", seconds)
 
     def _begin(self, one: Round, model: nn.Module) -> float:
         """The weights as they are now, in this thread; the rest of the round in another.
@@ -332,7 +347,7 @@ class Beside:
         try:
             before = self._feeder.bytes_moved
             one.fed = self._feeder.make(filled)
-            found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
+            found = self._selects.run(one.fed.version, wish, over=lambda: self._over.is_set() or one.given_up)
             one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
             one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
         except Exception as error:  # for who collects it
