@@ -7,13 +7,17 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --constraint constraints.txt
 STAMP := .venv/.installed
 
-.PHONY: demo test check bench soak docs clean
+.PHONY: demo test test-fpga check bench soak docs clean
 
 demo: $(STAMP)
 	$(BIN)/headwater demo --out demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
+
+# What needs the extra `fpga`, which does not go with `dev`: in a venv of its own, over the one .venv.
+test-fpga: $(STAMP)
+	python="$$($(BIN)/python benchmarks/apart.py)" && "$$python" -m pytest -q -rs tests/models/test_binary.py
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -q -m soak --timeout 3600

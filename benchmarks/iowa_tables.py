@@ -68,7 +68,7 @@ BUCKETS = {
 }
 INFOBATCH = {"infobatch": Setting(InfoBatch()), "infobatch, 0.75": Setting(InfoBatch(0.75))}
 MEDOIDS = {
-    "medoids, 50%": Setting(Medoids(0.5)),
+    "medoids, 50%": Setting(Medoids(0.5, explore=0.0)),
     "medoids, not scored, 50%": Setting(Medoids(0.5, explore=0.05), scored=False),
 }
 SETTINGS = {**CURVE, **BASELINES, **BUCKETS, **INFOBATCH, **MEDOIDS}

@@ -165,7 +165,7 @@ class Keeping:
         columns = score_all(self._course.network, loader, batches.append)
         ids, targets = (torch.cat([getattr(one, name) for one in batches]) for name in ("ids", "targets"))
         samples = Samples.of(ids.numpy(), targets.numpy(), **columns, **self._facts, epoch=epoch)
-        chosen = make_selection(Medoids(SHARE), samples)
+        chosen = make_selection(Medoids(SHARE, explore=0.0), samples)
         order = np.random.default_rng((self._facts["seed"], epoch)).permutation(len(chosen))
         places, weights = chosen.places[order], torch.from_numpy(chosen.weights[order])
         inputs = torch.cat([one.inputs for one in batches])[places]
@@ -197,9 +197,8 @@ class FetchedAgain:
         if not WHOLE <= samples.epoch < self._epochs:
             return None
         begin = time.perf_counter()
-        found = make_selection(
-            Medoids(SHARE), replace(samples, **score_all(self._course.network, self._loader))
-        )
+        scored = replace(samples, **score_all(self._course.network, self._loader))
+        found = make_selection(Medoids(SHARE, explore=0.0), scored)
         self._course.selecting.append(time.perf_counter() - begin)
         return found
 

@@ -50,8 +50,11 @@ OURS = "medoids PA, weighted"
 
 
 def settings_of(share: float, *, classes: bool) -> dict[str, Setting]:
-    """Every way to choose a share, but for `fresh`, which has a curve; with `classes` of whole ones too."""
-    pieces = Medoids(share)
+    """Every way to choose a share, but for `fresh`, which has a curve; with `classes` of whole ones too.
+
+    Where all samples are scored, there is nothing to explore.
+    """
+    pieces = Medoids(share, explore=0.0)
     biased = {"threshold": LEARNED, "every": DROPPING}
     found = {
         name: Setting(selector)
@@ -70,16 +73,16 @@ def settings_of(share: float, *, classes: bool) -> dict[str, Setting]:
 
 def _on_a_part(share: float, biased: dict[str, Any]) -> dict[str, Selector]:
     """What is tried where there is not too much data."""
-    pieces, whole = Medoids(share), Medoids(share, chunk=None)
+    pieces, whole = Medoids(share, explore=0.0), Medoids(share, chunk=None, explore=0.0)
     shrunk = {**biased, "shrunk": SHRUNK * share}
     return {
         "uniform": Uniform(share),
         "medoids SB+PA, shrunk": replace(pieces, weighted=False, **shrunk),
         "medoids SB+PA, shrunk, weighted": replace(pieces, **shrunk),
-        "k_center": FarthestFirst(share, weighted=False),
-        "k_center, weighted": FarthestFirst(share),
+        "k_center": FarthestFirst(share, weighted=False, explore=0.0),
+        "k_center, weighted": FarthestFirst(share, explore=0.0),
         "medoids": replace(whole, weighted=False),
-        "craig, or medoids, weighted": Craig(share),
+        "craig, or medoids, weighted": Craig(share, explore=0.0),
         "medoids SB": replace(whole, weighted=False, **biased),
         "medoids SB, weighted": replace(whole, **biased),
     }

@@ -94,8 +94,8 @@ class Errors:
 
 SELECTORS: Mapping[str, Selector] = {
     RANDOM: Fresh(SHARE),
-    MEDOIDS: Medoids(SHARE, chunk=CHUNK),
-    "medoids, no weights": Medoids(SHARE, chunk=CHUNK, weighted=False),
+    MEDOIDS: Medoids(SHARE, chunk=CHUNK, explore=0.0),
+    "medoids, no weights": Medoids(SHARE, chunk=CHUNK, weighted=False, explore=0.0),
 }
 KINDS = ("whole selection", "step on a piece of each class", "shuffled batch")
 

@@ -26,13 +26,20 @@ from pathlib import Path
 import torch
 
 from headwater.engine.crew import available_cores
+from headwater.select.medoids import Medoids
+from headwater.select.selecting import Selector
 from measuring import Bar, Cell, Flag, Options, Report, Table, main
 from serving import PROCESSES, end
 from small_files import make_parquet
 from timed_training import AVERAGING, METRICS, PARTS, SELECTING, Epoch, Settings, train
 
 NONE, BUCKETS = "none", "buckets"
-SELECTORS = (NONE, "infobatch", BUCKETS, "medoids")
+SELECTORS: dict[str, str | Selector | None] = {
+    NONE: None,
+    "infobatch": "infobatch",
+    BUCKETS: BUCKETS,
+    "medoids": Medoids(explore=0.0),
+}
 JUDGED = ("infobatch", BUCKETS)
 MOST = 0.03
 """Of the time, for metrics and selecting."""
@@ -196,8 +203,8 @@ def bars_of(alone: dict[str, list[Run]], ranked: Ranked) -> list[Bar]:
 def measure_alone(plain: Settings, threads: int) -> Iterator[tuple[str, Run]]:
     """A round: all selectors, one after the other."""
     torch.set_num_threads(threads)
-    for name in SELECTORS:
-        yield name, Run((train(replace(plain, select=None if name == NONE else name)),))
+    for name, selector in SELECTORS.items():
+        yield name, Run((train(replace(plain, select=selector)),))
 
 
 def measure_ranks(plain: Settings, folder: Path) -> Iterator[tuple[int, str, Run]]:

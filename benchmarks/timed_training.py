@@ -19,6 +19,7 @@ from convnets import make_network
 from headwater import transforms as T
 from headwater.data.pipeline import Pipeline
 from headwater.measure.signals import Signals
+from headwater.select.selecting import Selector
 
 WAITING, FORWARD, BACKWARD, AVERAGING, METRICS, SELECTING = PARTS = (
     "waiting for data",
@@ -43,7 +44,7 @@ class Settings:
 
     file: str
     samples: int
-    select: str | None = None
+    select: str | Selector | None = None
     batch: int = 128
     epochs: int = 3
     workers: int | None = None

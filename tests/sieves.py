@@ -54,7 +54,7 @@ def columns(
 def samples(
     ids: NDArray[np.int64], labels: NDArray[np.int64], known: dict[str, Any], **facts: Any
 ) -> Samples:
-    """As a selector would see them in the first round of a run."""
+    """As a selector would see them at a store in the first round of a run."""
     first = {"smoothed": known["loss"], "peak": known["loss"], "seen": np.ones(len(ids), np.int32)}
     first["last"] = np.full(len(ids), facts.get("epoch", 0), np.int32)
-    return Samples.of(ids, labels, **{**first, **known}, **facts)
+    return Samples.of(ids, labels, **{**first, **known}, all_scored=True, **facts)

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 import headwater as hw
 from headwater import transforms as T
 from headwater.cli.select import read_settings
 from headwater.errors import WrongUse
+from headwater.select import Always, Buckets, Medoids
+from headwater.select.selecting import Selector
 from headwater.select.selection import Selection
 
 
@@ -173,9 +176,7 @@ def test_what_a_run_has_told_apart_is_plotted(headwater: Any, photo_folder: Path
         hw.open(photo_folder), [T.Resize((8, 8))], batch_size=8, select="medoids", signals=tmp_path
     )
     for batch in loader:
-        logits = (
-            torch.nn.functional.one_hot(batch.targets, 10) + batch.inputs.float().mean((1, 2, 3))[:, None]
-        )
+        logits = one_hot(batch.targets, 10) + batch.inputs.float().mean((1, 2, 3))[:, None]
         loader.report(batch, loss=batch.targets.float(), logits=logits)
     saved = tmp_path / f"{loader.state_dict()['signals']}.arrow"
     page = tmp_path / "page.html"
@@ -183,6 +184,31 @@ def test_what_a_run_has_told_apart_is_plotted(headwater: Any, photo_folder: Path
     done = headwater(*words)
     assert done.returncode == 0, done.stderr
     assert "How alike two samples of a class are" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("selector", "name"),
+    [
+        (Buckets(rate=1.0, floor=0.1), "waiting"),
+        (Medoids(0.5, threshold=0.5, every=1, floor=0.1), "dropped as learned"),
+    ],
+    ids=["buckets", "medoids"],
+)
+def test_who_is_set_aside_is_plotted_by_the_name_that_the_runs_selector_has_for_that(
+    headwater: Any, photo_folder: Path, tmp_path: Path, selector: Selector, name: str
+) -> None:
+    """Whichever selector is looked at now."""
+    steps, options = [T.Resize((8, 8))], {"batch_size": 8, "signals": tmp_path}
+    loader = hw.DataLoader(hw.open(photo_folder), steps, select=Always(selector), **options)
+    for _ in range(3):
+        for batch in loader:
+            loader.report(batch, loss=torch.zeros(len(batch)), logits=9.0 * one_hot(batch.targets, 10))
+    assert np.count_nonzero(loader.signals.bucket) > 0
+    saved, page = tmp_path / f"{loader.state_dict()['signals']}.arrow", tmp_path / "page.html"
+    done = headwater("select", photo_folder, "--by", "fresh", "--signals", saved, "--html", page)
+    assert done.returncode == 0, done.stderr
+    known = {"waiting", "dropped as learned", "left out by the proxy", "in bucket 1"}
+    assert {one for one in known if f'"name":"{one}"' in page.read_text()} == {name}
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_it_is_a_frozen_value_with_a_name(selector: Selector) -> None:
     assert selector == replace(selector)  # type: ignore[type-var]
     with pytest.raises(dataclasses.FrozenInstanceError):
         selector.explore = 0.5  # type: ignore[misc]
-    assert 0 <= selector.explore <= 1
+    assert selector.explore is None or 0 <= selector.explore <= 1
     assert set(selector.needs) <= {*COLUMNS, "vectors"}
 
 
@@ -131,6 +131,23 @@ def test_nothing_known_in_the_first_epoch(selector: Selector, seed: int, count: 
     if selector.needs:
         assert len(found) == count
         assert set(found.weights.tolist()) == {1.0}
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_what_learns_from_visits_explores_unless_all_was_scored(name: str) -> None:
+    """`proxy` chooses once and for all, and `infobatch` draws anew among all: neither knows what gets old."""
+    selector, facts = SELECTORS[name](), {"epoch": 5, "bucket": np.repeat(np.uint8([1, 0]), 1000)}
+    seen = random_samples(np.random.default_rng(0), 2000, **facts)
+    own = selector.choose(seen).places
+    explored = np.setdiff1d(make_selection(selector, seen).places, own)
+    if not selector.needs or name in ("proxy", "infobatch"):
+        assert not len(explored)
+        return
+    assert 0.02 < len(explored) / (len(seen) - len(own)) < 0.08
+    assert make_selection(selector, replace(seen, all_scored=True)).places.tolist() == own.tolist()
+    asked = make_selection(replace(selector, explore=0.3), replace(seen, all_scored=True))  # type: ignore[type-var]
+    assert 0.25 < len(np.setdiff1d(asked.places, own)) / (len(seen) - len(own)) < 0.35
+    assert make_selection(replace(selector, explore=0.0), seen).places.tolist() == own.tolist()  # type: ignore[type-var]
 
 
 @by_scores

@@ -22,7 +22,7 @@ from headwater.loader.beside import Beside
 from headwater.models.quantise import quantise
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
-from headwater.select.always import Always
+from headwater.select import Always, Fresh
 from headwater.select.scoring import rank_correlation, score
 from headwater.select.selecting import make_selection
 from headwater.select.specs import make_selector
@@ -468,7 +468,7 @@ def test_what_a_round_moves_over_the_link(tmp_path: Path) -> None:
     with (
         running_daemon({"colours": folder}, state=tmp_path / "state") as daemon,
         closing(hw.open(f"{daemon.serving.address}/colours")) as data,
-        closing(Beside("fresh", data, STEPS, share=0.3)) as beside,
+        closing(Beside(Always(Fresh(0.3)), data, STEPS)) as beside,
     ):
         loader = hw.DataLoader(data, STEPS, batch_size=25, select=beside)
         moved = []

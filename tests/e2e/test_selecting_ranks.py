@@ -60,12 +60,13 @@ import torch.distributed as dist
 import headwater as hw
 from exports import MEAN, STD
 from headwater import transforms as T
+from headwater.select import Always, Fresh
 from nets import SIZE, plain
 
 rank, world, port, folder, classes, state, epochs, steps, out = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
 data, transform = hw.open(folder), T.Compose([T.CenterCrop(SIZE), T.Normalize(MEAN, STD)])
-beside = hw.Beside("fresh", data, transform, share=0.3, precision="fp32")
+beside = hw.Beside(Always(Fresh(0.3)), data, transform, precision="fp32")
 given = {"select": beside, "epochs": 9, "signals": out + ".signals" if state == "-" else state + ".signals"}
 loader = hw.DataLoader(data, transform, batch_size=4, shuffle=True, num_workers=1, **given)
 if state != "-":

@@ -19,6 +19,7 @@ import headwater as hw
 from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import Refused, Unreachable, WrongUse
+from headwater.loader import beside as module
 from headwater.loader.beside import Beside
 from headwater.measure.signalfile import read_signals
 from headwater.plan.prune import SettledMask
@@ -27,6 +28,7 @@ from headwater.select.fresh import Fresh
 from headwater.select.infobatch import InfoBatch
 from headwater.select.samples import Samples
 from headwater.select.selection import Selection
+from headwater.store.client.errand import Abandoned
 from headwater.store.client.selecting import Selected
 from headwater.store.server.decoding import Asker
 from headwater.store.wire.jobmessages import SelectionWish
@@ -94,7 +96,7 @@ def finish(beside: Beside) -> None:
 
 def test_a_loop_visits_what_was_selected_by_what_it_fed(colours: hw.Dataset) -> None:
     model = make_model()
-    with closing(Beside(InfoBatch(ratio=0.9), colours, STEPS, run="mine")) as beside:
+    with closing(Beside(Always(InfoBatch(ratio=0.9)), colours, STEPS, run="mine")) as beside:
         loader = hw.DataLoader(
             colours, STEPS, batch_size=16, shuffle=True, seed=3, num_workers=0, select=beside, epochs=40
         )
@@ -141,12 +143,11 @@ def test_until_there_is_a_selection_epochs_visit_fresh_shares_as_large(colours: 
 
 
 def test_a_model_that_was_made_slim_is_the_proxy_from_then_on(colours: hw.Dataset) -> None:
-    """In four epochs: only after three with a selection it could be told that selecting does not pay here."""
     model = make_model()
     example = torch.zeros(1, 3, SIZE, SIZE)
     rule = SettledMask(deadline=1e-9, every=1)
     bird = hw.EarlyBird(model, ratio=0.5, steps=10, rule=rule, round_to=1, example=example)
-    with closing(Beside(InfoBatch(ratio=0.9), colours, STEPS, run="mine")) as beside:
+    with closing(Beside(Always(InfoBatch(ratio=0.9)), colours, STEPS, run="mine")) as beside:
         loader = hw.DataLoader(colours, STEPS, batch_size=16, num_workers=0, select=beside, epochs=40)
         sizes, proxies = [], []
         for epoch in range(4):
@@ -319,27 +320,93 @@ def test_what_would_go_wrong_again_is_raised(canned: tuple[Beside, Canned], colo
     assert beside.select_epoch(look(1, colours)) is not None, "somebody has seen to it"
 
 
+class Endless:
+    """Stores that answer, and whose job comes to no end unless nobody wants it any more."""
+
+    def __init__(self, colours: hw.Dataset) -> None:
+        self.stopped, self.after = 0, Canned(colours)
+        self.after.go.set()
+
+    def run(self, model: str, wish: SelectionWish, *, over: Callable[[], bool] = lambda: False) -> Selected:
+        if self.stopped:
+            return self.after.run(model, wish, over=over)
+        while not over():
+            time.sleep(0.01)
+        self.stopped += 1
+        raise Abandoned("nobody waits for this selection any more")
+
+
+def test_a_round_that_comes_to_no_end_is_given_up_and_the_next_one_begins(
+    colours: hw.Dataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Beside("infobatch", colours, STEPS, precision="fp32")) as beside:
+        beside.__dict__["_selects"] = stores = Endless(colours)
+        beside.select_epoch(look(0, colours))
+        beside.feed(make_model())
+        beside.trained(0.01, whole=True, visited=COUNT, everything=COUNT)
+        assert beside.select_epoch(look(1, colours)) is None
+        beside.feed(make_model())
+        assert (beside.rounds[0].given_up, stores.stopped) == (False, 0), "a late one may still come"
+        monkeypatch.setattr(module, "_FIRST_WAIT", 0.0)
+        assert time.monotonic() - beside.rounds[0].begun > module._GIVEN_UP * 0.01
+        beside.feed(make_model())
+        assert beside.rounds[0].done.wait(SECONDS)
+        assert (beside.rounds[0].given_up, stores.stopped) == (True, 1)
+        assert beside.select_epoch(look(2, colours)) is None, "it costs rounds, and no epoch"
+        beside.feed(make_model())
+        finish(beside)
+        found = beside.select_epoch(look(3, colours))
+    assert [one.passed_over for one in beside.rounds] == [False, True, True, False]
+    assert found is not None
+    assert found.reason == "for 3"
+    assert caplog.text.count("is given up; another will be begun") == 1
+
+
+def follow(
+    beside: Beside, colours: hw.Dataset, run: range, seconds: Callable[[int], float], **facts: object
+) -> list[int]:
+    """What epochs visit, if they take so long and training waits 50 s before each; in a loader's order."""
+    sizes = []
+    found = beside.select_epoch(look(run.start, colours, **facts))
+    for epoch in run:
+        beside._worth.spend(waited=50.0)
+        sizes.append(COUNT if found is None else len(found))
+        beside.trained(seconds(epoch), whole=True, visited=sizes[-1], everything=COUNT)
+        found = beside.select_epoch(look(epoch + 1, colours, **facts)) or found
+        if beside.dropped:
+            break
+        beside.feed(make_model())
+        finish(beside)
+    return sizes
+
+
 def test_selecting_that_costs_more_than_it_saves_ends(
     canned: tuple[Beside, Canned], colours: hw.Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     beside, stores = canned
     stores.go.set()
-    found = []
-    for epoch in range(6):
-        found.append(beside.select_epoch(look(epoch, colours)))
-        beside._worth.spend(waited=50.0)
-        beside.trained(
-            1.0, whole=True, visited=COUNT if found[-1] is None else len(found[-1]), everything=COUNT
-        )
-        beside.feed(make_model())
-        finish(beside)
-    assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, COUNT, COUNT]
-    assert found[4] is not None
-    assert found[4].reason.startswith("everything: selecting costs 50")
-    assert beside.dropped == found[4].reason.removeprefix("everything: ")
-    assert (found[4].weights == 1).all()
+    sizes = follow(beside, colours, range(20), lambda epoch: 1.0 if epoch else 90.0)
+    assert sizes == [COUNT, COUNT, 38, 38, 25, 22], "the first one selected for has nothing beside it"
+    assert [one.passed_over for one in beside.rounds] == [False, True, False, False, False]
+    found = beside.select_epoch(look(6, colours))
+    assert found is not None
+    assert found.reason.startswith("everything: selecting costs 50")
+    assert beside.dropped == found.reason.removeprefix("everything: ")
+    assert len(found) == COUNT
+    assert (found.weights == 1).all()
     assert caplog.text.count("it ends, and epochs visit everything") == 1
+    beside.feed(make_model())
     assert len(stores.wishes) == 4, "nothing more is fed"
+
+
+def test_no_round_is_given_up_to_judge_by_where_too_few_epochs_are_left(
+    canned: tuple[Beside, Canned], colours: hw.Dataset
+) -> None:
+    beside, stores = canned
+    stores.go.set()
+    follow(beside, colours, range(5), lambda epoch: 1.0, epochs=6)
+    assert len(beside.rounds) > 2
+    assert not any(one.passed_over for one in beside.rounds)
 
 
 def test_a_selector_that_is_always_wanted_does_not_end(colours: hw.Dataset) -> None:
@@ -354,8 +421,8 @@ def test_a_selector_that_is_always_wanted_does_not_end(colours: hw.Dataset) -> N
             beside.trained(1.0, whole=True, visited=visited, everything=COUNT)
             beside.feed(make_model())
             finish(beside)
-        assert beside._worth.verdict.startswith("selecting costs 50"), "it does not pay"
-        assert not beside.dropped
+        assert not beside.dropped, "though it does not pay"
+        assert not any(one.passed_over for one in beside.rounds), "nobody wants to know whether it does"
         assert [None if one is None else len(one) for one in found] == [None, 50, 38, 30, 25, 22]
         assert beside.name == "fresh beside the data"
         assert {(wish.selector, wish.parameters["share"]) for wish in stores.wishes} == {("fresh", 0.4)}

@@ -18,6 +18,7 @@ from datasets import CLASSES, Photo, write_folder
 from exports import MEAN, STD
 from headwater import transforms as T
 from headwater.errors import WrongUse
+from headwater.select import Always, Medoids
 from headwater.select.samples import Samples
 from headwater.select.selection import Selection
 from nets import SIZE, plain
@@ -203,7 +204,7 @@ def test_what_a_store_selects_of_near_duplicates_is_what_is_selected_here(
         for place in (folder, f"{daemon.serving.address}/twins"):
             with (
                 closing(hw.open(place)) as found,
-                closing(hw.Beside("medoids", found, steps, share=0.6, precision="fp32")) as beside,
+                closing(hw.Beside(Always(Medoids(0.6)), found, steps, precision="fp32")) as beside,
             ):
                 duplicates = replace(hw.find_duplicates(found), mode="drop")
                 loader = make(found, select=beside, duplicates=duplicates, epochs=40, on_error="skip")
@@ -258,7 +259,14 @@ def test_what_is_held_stands_in_for_what_is_not(data: hw.Dataset) -> None:
     assert loader.stats().stand_ins == sum(len(set(data.ids.tolist()) - set(ids)) for ids in served)
     missing = [set(data.ids.tolist()) - set(ids) for ids in served]
     assert all(gone <= set(members.tolist()) for gone in missing)
-    assert not set.intersection(*missing)  # nothing is passed over for more than the patience
+    assert not thrice(missing), "each sample is itself read again after two epochs, as the patience says"
+    patient = make(data, duplicates=replace(duplicates, patience=9), cache=some)
+    assert thrice([set(data.ids.tolist()) - set(ids_of(patient)) for _ in range(7)])
+
+
+def thrice(missing: list[set[int]]) -> set[int]:
+    """What is missing in three epochs that follow each other."""
+    return set().union(*(one & two & three for one, two, three in zip(missing, missing[1:], missing[2:])))  # noqa: B905
 
 
 def test_stand_ins_stay_when_a_run_goes_on(data: hw.Dataset, tmp_path: Path) -> None:

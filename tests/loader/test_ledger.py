@@ -43,8 +43,9 @@ class Slow:
 
 
 def ledger_of(selector: Selector, *, selecting: float, seconds: float, scored: float = 0.0) -> Ledger:
-    """After as many epochs on half of the samples as it takes to judge."""
+    """After as many epochs on half of the samples as it takes to judge, and a first one, which is cold."""
     ledger = Ledger(selector, clock=(clock := Clock()))
+    ledger.trained(9 * seconds, visited=50, samples=100)
     for _ in range(ROUNDS):
         assert not ledger.verdict
         with ledger.selecting():
@@ -112,15 +113,15 @@ def test_a_selector_that_does_not_pay_ends_with_its_figures(
     slow, count = Slow(clock := Clock(), 30.0), len(data)
     curator = curate(data, slow, clock, tmp_path)
     half = (count + 1) // 2
-    assert run(curator, range(5)) == [half] * ROUNDS + [count] * 2
-    assert slow.asked == ROUNDS
+    assert run(curator, range(6)) == [half] * (1 + ROUNDS) + [count] * 2
+    assert slow.asked == 1 + ROUNDS
     assert "selecting costs 30 s an epoch (selected 30 s)" in caplog.text
     assert caplog.text.count("slow ends, and epochs visit everything") == 1
-    assert curator.ended in curator.begin(4).reason
+    assert curator.ended in curator.begin(5).reason
     assert curator.needs == (), "nobody has to make vectors any more"
     again = curate(data, fresh := Slow(clock, 30.0), clock, tmp_path)
     again.restore(curator.save())
-    assert run(again, range(5, 7)) == [count] * 2
+    assert run(again, range(6, 8)) == [count] * 2
     assert fresh.asked == 0
 
 
@@ -137,10 +138,10 @@ def test_one_that_pays_or_hardly_costs_or_has_other_reasons_goes_on(
 
 def test_scores_that_a_loader_is_told_count_too(data: hw.Dataset, tmp_path: Path) -> None:
     curator = curate(data, Slow(clock := Clock(), 0.0), clock, tmp_path)
-    for epoch in range(ROUNDS):
+    for epoch in range(1 + ROUNDS):
         curator.scored(8.0)
         run(curator, range(epoch, epoch + 1))
-    assert run(curator, range(ROUNDS, ROUNDS + 1)) == [len(data)]
+    assert run(curator, range(1 + ROUNDS, 2 + ROUNDS)) == [len(data)]
     assert "(scored 8 s) and saves 2 s" in curator.ended
 
 

@@ -16,10 +16,12 @@ import headwater as hw
 from headwater import transforms as T
 from headwater.errors import StateMismatch, WrongUse
 from headwater.loader.reporting import Shown
+from headwater.select.always import Always
 from headwater.select.proxy import Proxy
 from headwater.select.samples import Samples
 from headwater.select.scoring import WIDTH, Gradients
 from headwater.select.selection import Choice, Selection
+from headwater.select.specs import make_selector
 from headwater.select.uniform import Uniform
 
 SEED = 5
@@ -316,6 +318,18 @@ def test_stats_say_that_a_selector_has_ended(data: hw.Dataset, tmp_path: Path) -
     assert loader.stats().to_dict()["selecting_ended"] == "it costs too much"
     assert sum(len(batch) for batch in train(loader)) < len(data), "the epoch that stands is as it was"
     assert sum(len(batch) for batch in train(loader)) == len(data)
+
+
+@pytest.mark.parametrize("name", ["medoids", "craig", "k_center"])
+def test_a_loader_looks_again_at_what_was_left_out(data: hw.Dataset, name: str) -> None:
+    """Every sample has the same vector in all epochs: those that are chosen would always be the same."""
+    loader = make(data, Always(make_selector(name, {"share": 0.2})))
+    told = torch.randn(len(data), 10, generator=torch.Generator().manual_seed(1))
+    for _ in range(40):
+        for batch in loader:
+            logits = told[torch.from_numpy(data.index.position_of(batch.ids.numpy()))]
+            loader.report(batch, loss=loss_of(batch), logits=logits)
+    assert np.count_nonzero(loader.signals.epoch > 0) > 24, "of 36, of which 9 are chosen each time"
 
 
 def test_a_sample_without_a_label_has_a_vector_too() -> None:

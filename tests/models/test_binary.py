@@ -1,6 +1,6 @@
 """A binary proxy: its bits, that it learns, and that its graph is it to the bit.
 
-What needs Brevitas runs where the extra `fpga` is installed; `benchmarks/apart.py` makes such a place.
+What needs Brevitas runs where the extra `fpga` is installed; `make test-fpga` makes such a place and runs it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from headwater.report.page import Figure
 from headwater.report.selection import selection_chapter
+from headwater.select.past import Past
 from headwater.select.samples import Samples
 from headwater.select.selection import Selection
 
@@ -24,6 +26,40 @@ def similarity(vectors: np.ndarray | None, places: np.ndarray) -> dict[str, tupl
     (figure,) = found
     assert isinstance(figure, Figure)
     return {trace["name"]: (np.array(trace["x"]), np.array(trace["y"])) for trace in figure.traces}
+
+
+def set_aside(*past: Past) -> dict[str, list[float]]:
+    """The lines over the epochs of a run, but for those that every selector has."""
+    samples = Samples.of(np.arange(COUNT), np.zeros(COUNT, np.int64))
+    selection = Selection("some", 0, np.arange(9), np.ones(9, np.float32), "because")
+    figures = selection_chapter(samples, selection, names=("a",), past=past).figures
+    (figure,) = (one for one in figures if one.title == "Samples, epoch by epoch")
+    assert isinstance(figure, Figure)
+    return {trace["name"]: list(trace["y"]) for trace in figure.traces[2:]}
+
+
+def epoch(number: int, selector: str, *buckets: int) -> Past:
+    return Past(number, COUNT, 9, 9.0, 0.0, 0.0, buckets=list(buckets), selector=selector)
+
+
+@pytest.mark.parametrize(
+    ("selector", "name"),
+    [
+        ("buckets", "waiting"),
+        ("medoids", "dropped as learned"),
+        ("proxy", "left out by the proxy"),
+        ("my own", "in bucket 1"),
+    ],
+)
+def test_what_is_set_aside_is_called_as_the_selector_means_it(selector: str, name: str) -> None:
+    found = set_aside(epoch(0, selector), epoch(1, selector, 390, 10), epoch(2, selector, 300, 100))
+    assert found == {name: [0, 10, 100]}
+
+
+def test_where_nothing_is_set_aside_there_is_no_line_and_of_two_selectors_there_are_two() -> None:
+    assert set_aside(epoch(0, "infobatch"), epoch(1, "infobatch")) == {}
+    found = set_aside(epoch(0, "buckets", 396, 4), epoch(1, "medoids", 398, 2))
+    assert found == {"waiting": [4, 0], "dropped as learned": [0, 2]}
 
 
 def test_without_vectors_nothing_is_compared() -> None:

@@ -166,7 +166,7 @@ def test_the_weights_are_of_those_that_are_left() -> None:
 
 
 def test_it_drops_every_so_many_epochs_and_keeps_to_that_between() -> None:
-    selector = Medoids(1.0, threshold=0.1, every=5, floor=0.0)
+    selector = Medoids(1.0, threshold=0.1, every=5, floor=0.0, explore=0.0)
     samples = two_classes(peak=np.where(np.arange(400) < 100, 0.05, 3.0), epoch=0)
     kept = []
     for epoch in range(12):

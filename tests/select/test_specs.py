@@ -10,6 +10,7 @@ import pytest
 
 from headwater.errors import WrongUse
 from headwater.select.infobatch import InfoBatch
+from headwater.select.medoids import Medoids
 from headwater.select.selecting import SELECTORS, find_selector
 from headwater.select.selection import Choice
 from headwater.select.specs import describe_selector, make_selector
@@ -27,6 +28,8 @@ def test_what_is_not_as_by_default_is_told() -> None:
     assert describe_selector(Uniform(0.25)) == ("uniform", {"share": 0.25})
     assert make_selector("uniform", {"share": 0.25}) == Uniform(0.25)
     assert make_selector("uniform", {"share": 1}) == Uniform(1.0)
+    assert describe_selector(Medoids(explore=0.0)) == ("medoids", {"explore": 0.0}), "else a store chooses"
+    assert make_selector("medoids", {"explore": None}) == Medoids()
     assert make_selector("infobatch", {"ratio": 0.25, "explore": 0.1}) == InfoBatch(0.25, 0.1)
 
 

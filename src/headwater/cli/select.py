@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -23,10 +23,13 @@ from headwater.measure.signals import Signals
 from headwater.report import Sheet, write_page
 from headwater.report.selection import balance_of, facts, selection_chapter
 from headwater.select.samples import Samples
-from headwater.select.selecting import SELECTORS, make_selection
+from headwater.select.selecting import SELECTORS, Selector, make_selection
 from headwater.select.selection import Selection
 from headwater.select.specs import Plain, make_selector
 from headwater.store import Dataset, Link, open
+
+if TYPE_CHECKING:
+    from headwater.loader.dryrun import Foretold
 
 _SHOWN = 24
 _CLASSES_SHOWN = 12
@@ -60,8 +63,6 @@ def select(
     json: JsonFlag = False,
 ) -> None:
     """A dry run: how many samples a selector would choose, of which classes, what they count, and why."""
-    from headwater.loader.dryrun import Foretold, foretell
-    from headwater.loader.finding import find_duplicates
     from headwater.loader.knowledge import facts_of, look_at
 
     selector = make_selector(by, read_settings(settings or []))
@@ -72,10 +73,8 @@ def select(
     told = {name: value for name, value in given.items() if value is not None}
     samples = look_at(data, table, **{"epoch": at, **facts_of(table, at), **told})
     if duplicates:
-        samples = replace(samples, group=find_duplicates(data).groups)
-        found = Foretold(make_selection(selector, samples, redundancy="drop"))
-    else:
-        found = foretell(selector, samples, table)
+        samples = _group(data, samples)
+    found = _foresee(selector, samples, table, duplicates=duplicates)
     selection = found.selection
     if out is not None:
         write_ids(out, data, selection)
@@ -86,6 +85,22 @@ def select(
         print_json(document)
     else:
         _print(document, samples, selection)
+
+
+def _group(data: Dataset, samples: Samples) -> Samples:
+    """The samples with near-duplicates told."""
+    from headwater.loader.finding import find_duplicates
+
+    return replace(samples, group=find_duplicates(data).groups)
+
+
+def _foresee(selector: Selector, samples: Samples, table: Signals, *, duplicates: bool) -> Foretold:
+    """As a run would select that leaves out `duplicates`, or else as the table's own would."""
+    from headwater.loader.dryrun import Foretold, foretell
+
+    if duplicates:
+        return Foretold(make_selection(selector, samples, redundancy="drop"))
+    return foretell(selector, samples, table)
 
 
 def read_settings(words: list[str]) -> dict[str, Plain]:

@@ -29,7 +29,7 @@ from headwater.loader.feeding import Fed, Feeder, Filled
 from headwater.loader.knowledge import BESIDE
 from headwater.loader.ranks import find_rank
 from headwater.loader.sharing import Verdict, share
-from headwater.loader.worth import Worth
+from headwater.loader.worth import ROUNDS, Worth
 from headwater.models.registry import Registry
 from headwater.select.always import Always
 from headwater.select.fresh import Fresh
@@ -50,6 +50,7 @@ log = logging.getLogger("headwater")
 _LASTING = (WrongUse, Refused, MissingExtra, ModelError, ForkedUse)
 """What would happen again in the next round: somebody has to do something about it."""
 _FIRST_WAIT = 600.0  # seconds, until it is known how long an epoch takes
+_GIVEN_UP = 20  # epochs that a round may take, or that first wait if it is longer
 _WRAPPED = ("module", "_orig_mod")
 
 
@@ -59,7 +60,8 @@ class Round:
 
     `link_seconds` is how long the proxy took to get to the stores, `waited_seconds` how long training stood
     still for the selection; `chosen` is how many samples it has. `late` is one that did not come while it was
-    waited for, `passed_over` one that was never begun, because the round before was still under way.
+    waited for, `passed_over` one that was never begun, because the round before was still under way, or an
+    epoch was to have nothing beside it. `given_up` is one that came to no end.
     """
 
     epoch: int
@@ -76,6 +78,8 @@ class Round:
     told: bool = False
     late: bool = False
     passed_over: bool = False
+    given_up: bool = False
+    begun: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class Beside:
     once, no longer than the last epoch took, and then used when it comes; what is fed meanwhile is passed
     over, so that rounds never queue. Where stores were lost, the last selection stands. When selecting costs
     more than it saves, which is what epochs take less than one on everything with nothing else under way, it
-    ends, with a warning; with `Always(selector)` it never does.
+    ends, with a warning; to know that, what is fed is passed over once the first selection stands, now and
+    then, and before it ends. With `Always(selector)` neither is done.
 
     `precision` of the proxy is int8, as long as its losses rank as those of fp32 do, by a `correlation` of at
     least so much on images of the data, or fp32. `vectors` says by what the gradients are taken that tell
@@ -163,6 +168,7 @@ class Beside:
         self._facts, self._worth = _Facts(), Worth()
         self._standing = False  # whether there is a selection by which epochs go
         self._busy = False  # whether stores were asked for a selection since the last epoch, or still are
+        self._alone = False  # whether they were not, to see what training takes by itself
         self._dropped = ""
 
     @property
@@ -209,14 +215,41 @@ class Beside:
             return
         begun = time.perf_counter()
         one = Round(self._facts.epoch + 1)
-        self._rounds, self._busy = [*self._rounds, one], True
+        self._rounds = [*self._rounds, one]
         if self._ranks()[0] == 0:
-            if self._under_way is not None and not self._under_way.done.is_set():
-                one.passed_over = True  # a queue would have stores look at ever older weights
+            if self._passes_over():
+                one.passed_over = True
                 one.done.set()
                 return
+            self._busy = True
             begun += self._begin(one, _unwrap(model))  # what is done once is no cost of each epoch
         self._worth.spend(fed=time.perf_counter() - begun)
+
+    def _passes_over(self) -> bool:
+        """Whether stores are not asked: a queue would have them look at ever older weights.
+
+        Nor are they while an epoch is to show what training takes by itself, if that can still end it.
+        """
+        if self._under_way is not None and not self._under_way.done.is_set():
+            self._judge_age(self._under_way)
+            return True
+        facts = self._facts
+        judged = self._ends and (facts.epochs is None or facts.epoch + 1 + ROUNDS < facts.epochs)
+        self._alone = judged and self._standing and self._worth.wants_quiet
+        if self._alone:
+            log.info("epoch %d has no selection beside it, to see what training takes by itself", facts.epoch)
+        return self._alone
+
+    def _judge_age(self, one: Round) -> None:
+        """Give up a round that takes too long, so that a later one can begin.
+
+        A store that does not answer is lost after the link's `give_up_seconds`. This is for one that does,
+        and whose job comes to no end.
+        """
+        seconds = time.monotonic() - one.begun
+        if not one.given_up and seconds > max(_FIRST_WAIT, _GIVEN_UP * self._worth.epoch_seconds):
+            one.given_up = True
+            log.warning("a selection has not come for %.0f s and is given up; another will be begun", seconds)
 
     def _begin(self, one: Round, model: nn.Module) -> float:
         """The weights as they are now, in this thread; the rest of the round in another.
@@ -250,14 +283,16 @@ class Beside:
         """An epoch took so long, for so many samples; one that was not `whole` tells nothing of them."""
         if not whole:
             self._worth.epoch_seconds = seconds
+            self._worth.leave()
             return
         self._worth.note(
             seconds,
             visited=visited,
             samples=everything,
-            selected=self._standing,
+            selected=self._standing and not self._alone,  # nothing is to be learned of the others by it
             busy=self._busy,
         )
+        self._alone = False
         self._busy = not all(one.done.is_set() for one in self._rounds)
 
     def _follow(self, samples: Samples, due: Sequence[Round]) -> Selection | None:
@@ -312,7 +347,7 @@ class Beside:
         try:
             before = self._feeder.bytes_moved
             one.fed = self._feeder.make(filled)
-            found = self._selects.run(one.fed.version, wish, over=self._over.is_set)
+            found = self._selects.run(one.fed.version, wish, over=lambda: self._over.is_set() or one.given_up)
             one.bytes_moved = found.bytes_moved + self._feeder.bytes_moved - before
             one.chosen, one.scored_seconds, one.selected = len(found.ids), found.seconds, found
         except Exception as error:  # for who collects it

@@ -95,8 +95,8 @@ class Feeder:
         *,
         steps: Pipeline,
         run: str,
-        precision: str = "int8",
-        least: float = 0.95,
+        precision: str,
+        least: float,
     ) -> None:
         if precision not in PRECISIONS:
             raise WrongUse(f"precision {precision!r}; choose from {', '.join(PRECISIONS)}")

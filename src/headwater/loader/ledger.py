@@ -45,6 +45,7 @@ class Ledger:
     def left(self) -> None:
         """An epoch was resumed or left early, and tells nothing."""
         self._scored = 0.0
+        self._worth.leave()
 
     @property
     def lost(self) -> float:

@@ -1,16 +1,21 @@
 """Whether selecting samples pays: what it costs an epoch against what it saves it.
 
 Scoring, export and the way of a proxy over the link take cores and bytes from training while it goes on. None
-of that is measured by itself: an epoch that is slowed by it takes longer, and so saves less.
+of that is measured by itself: an epoch that is slowed by it takes longer, and so saves less. How much less,
+only epochs tell that have nothing beside them. The first one of a process does not: it finds caches empty and
+has no plan yet, and by what it takes any later one would seem to save.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
 ROUNDS = 3
 """Epochs that are looked at together."""
+RECENT = 16
+"""Epochs after which what a sample takes by itself is looked at anew."""
 LEAST_SECONDS = 1.0
 """Lost in an epoch, from which on it is worth to end a selector: below, chance decides what clocks say."""
 _COSTS = ("waited", "fed", "selected", "scored")
@@ -49,6 +54,8 @@ class Worth:
         self._epochs: deque[Spent] = deque(maxlen=ROUNDS)
         self._spent = dict.fromkeys(_COSTS, 0.0)
         self._quiet: float | None = None  # seconds of a sample, while nothing goes on beside training
+        self._age = math.inf  # epochs since one has shown that
+        self._cold = True  # until there was an epoch
         self.epoch_seconds = 0.0
         """What the last epoch took; 0 until there was one."""
 
@@ -62,14 +69,32 @@ class Worth:
     def note(self, seconds: float, *, visited: int, samples: int, selected: bool, busy: bool) -> None:
         """An epoch is over, which visited so many of the samples; it counts if somebody `selected` for it.
 
-        `busy` says that a selection was under way meanwhile.
+        `busy` says that a selection was under way meanwhile. None counts before a quiet one that is not the
+        first of all.
         """
-        self.epoch_seconds, own = seconds, seconds / max(1, visited)
-        # what goes on beside training only slows it, so that a busy epoch bounds a quiet one from above
-        self._quiet = min(own, self._quiet) if busy and self._quiet is not None else own
-        if selected:
+        self._look(seconds / max(1, visited), quiet=not busy and not self._cold)
+        self.epoch_seconds, self._cold = seconds, False
+        if selected and self._quiet is not None and self._age < math.inf:
             self._epochs.append(Spent(seconds, samples * self._quiet, **self._spent))
         self._spent = dict.fromkeys(_COSTS, 0.0)
+
+    def leave(self) -> None:
+        """An epoch was resumed or left early, and tells nothing; but what is cold at first is so no more."""
+        self._cold = False
+
+    def _look(self, own: float, *, quiet: bool) -> None:
+        """At what a sample took in an epoch; a quiet one takes the place of one of long ago."""
+        if quiet and self._age > ROUNDS:
+            self._epochs.clear()  # they were judged by what a sample took then
+        # cold caches and what goes on beside training only slow it: such epochs bound a quiet one from above
+        newer = quiet and self._age < math.inf
+        self._quiet = own if newer or self._quiet is None else min(own, self._quiet)
+        self._age = 0 if quiet else self._age + 1
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether an epoch with nothing beside it would tell more: at first, now and then, before it ends."""
+        return not self._cold and self._age > (ROUNDS if self.lost >= LEAST_SECONDS else RECENT)
 
     @property
     def lost(self) -> float:
@@ -79,8 +104,8 @@ class Worth:
 
     @property
     def verdict(self) -> str:
-        """Why it does not pay, in a line; empty while it does, nearly does, or too little is known."""
-        if self.lost < LEAST_SECONDS:
+        """Why it does not pay, in a line; empty while it does, nearly does, or too little is known lately."""
+        if self.lost < LEAST_SECONDS or self._age > ROUNDS:
             return ""
         cost, saved = self._mean("cost"), self._mean("saved")
         parts = ", ".join(f"{name} {self._mean(name):.3g} s" for name in _COSTS if self._mean(name))

@@ -16,6 +16,8 @@ from headwater.select.selection import Selection
 
 MOST_CLASSES = 60
 """That a plot shows side by side; of more, the least and the most favoured."""
+_SET_ASIDE = {"buckets": "waiting", "medoids": "dropped as learned", "proxy": "left out by the proxy"}
+"""What it means to be in bucket 1, by selector."""
 _PAIRS = 4000
 
 
@@ -177,14 +179,16 @@ def _losses(past: Sequence[Past]) -> Figure:
 
 
 def _counts(past: Sequence[Past]) -> Figure:
-    """Selected, of equal weight, and waiting."""
+    """Selected, of equal weight, and set aside, by the name that the selector has for that."""
     epochs = [one.epoch for one in past]
     lines: dict[str, list[float]] = {
         "selected": [one.selected for one in past],
         "of equal weight": [one.effective for one in past],
     }
-    if any(one.buckets for one in past):
-        lines["waiting"] = [one.buckets[1] if one.buckets else 0 for one in past]
+    kinds = {one.selector: _SET_ASIDE.get(one.selector, "in bucket 1") for one in past if one.buckets}
+    for selector, name in kinds.items():
+        own = (one.buckets if one.selector == selector else [] for one in past)
+        lines[name] = [buckets[1] if buckets else 0 for buckets in own]
     traces = [
         {"x": epochs, "y": floats(values), "mode": "lines+markers", "name": name}
         for name, values in lines.items()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.select.choosing import check_part, check_share, known
+from headwater.select.choosing import check_explore, check_share, known
 from headwater.select.lottery import draw_known
 from headwater.select.samples import Samples
 from headwater.select.selection import Choice
@@ -29,13 +29,13 @@ class ActiveBias:
 
     share: float = 0.5
     corrected: bool = False
-    explore: float = 0.05
+    explore: float | None = None
     name = "active_bias"
     needs = ("deviation",)
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        check_part("explore", self.explore)
+        check_explore(self.explore)
 
     def choose(self, samples: Samples) -> Choice:
         return draw_known(

@@ -30,7 +30,7 @@ class Always:
         return self.selector.needs
 
     @property
-    def explore(self) -> float:
+    def explore(self) -> float | None:
         return self.selector.explore
 
     def choose(self, samples: Samples) -> Choice:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headwater.errors import WrongUse
 from headwater.select.arithmetic import power
-from headwater.select.choosing import check_part, everything
+from headwater.select.choosing import check_explore, everything
 from headwater.select.ranks import by_rank
 from headwater.select.samples import Samples
 from headwater.select.selection import Choice
@@ -27,14 +27,14 @@ class BiggestLosers:
 
     beta: float = 1.0
     corrected: bool = False
-    explore: float = 0.05
+    explore: float | None = None
     name = "biggest_losers"
     needs = ("loss",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta <= 64:
             raise WrongUse(f"beta is {self.beta}; it must be from 0 to 64")
-        check_part("explore", self.explore)
+        check_explore(self.explore)
 
     def choose(self, samples: Samples) -> Choice:
         def toss(up_to: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.errors import WrongUse
-from headwater.select.choosing import by_class, check_part, everything, mark_lowest
+from headwater.select.choosing import by_class, check_explore, check_part, everything, mark_lowest
 from headwater.select.importance import STALLED, find_importance
 from headwater.select.samples import Ints, Marks, Samples
 from headwater.select.selection import Choice
@@ -47,14 +47,14 @@ class Buckets:
     recall: Literal["random", "none"] = "random"
     published: bool = False
     whole_end: bool = True
-    explore: float = 0.05
+    explore: float | None = None
     name = "buckets"
     needs = ("probability",)
 
     def __post_init__(self) -> None:
         check_part("rate", self.rate)
         check_part("floor", self.floor)
-        check_part("explore", self.explore)
+        check_explore(self.explore)
         if self.patience < 1:
             raise WrongUse(f"patience is {self.patience}; it must be at least 1 epoch")
         if self.recall not in _RECALLS:

@@ -28,6 +28,12 @@ def check_part(name: str, value: float) -> None:
         raise WrongUse(f"{name} is {value}; it must be from 0 to 1")
 
 
+def check_explore(value: float | None) -> None:
+    """Raise `WrongUse` unless it is a part of all samples, or left to what scores are of."""
+    if value is not None:
+        check_part("explore", value)
+
+
 def part_of(counts: Ints, share: float) -> Ints:
     """How many samples of each class make the share: at least one."""
     found: Ints = np.maximum(1, np.ceil(counts * share - 1e-9).astype(np.int64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwater.select.choosing import check_part, check_share
+from headwater.select.choosing import check_explore, check_share
 from headwater.select.coreset import choose_coreset
 from headwater.select.maximisers import BySize
 from headwater.select.objectives import FacilityLocation
@@ -23,13 +23,13 @@ class Craig:
 
     share: float = 0.3
     weighted: bool = True
-    explore: float = 0.0
+    explore: float | None = None
     name = "craig"
     needs = ("vectors",)
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        check_part("explore", self.explore)
+        check_explore(self.explore)
 
     def choose(self, samples: Samples) -> Choice:
         return choose_coreset(

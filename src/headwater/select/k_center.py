@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwater.select.choosing import check_part, check_share
+from headwater.select.choosing import check_explore, check_share
 from headwater.select.coreset import choose_coreset
 from headwater.select.maximisers import Naive, Partitioned
 from headwater.select.objectives import KCenter
@@ -27,13 +27,13 @@ class FarthestFirst:
     share: float = 0.3
     chunk: int = 8192
     weighted: bool = True
-    explore: float = 0.0
+    explore: float | None = None
     name = "k_center"
     needs = ("vectors",)
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        check_part("explore", self.explore)
+        check_explore(self.explore)
         Partitioned(self.chunk)  # raises if there can be no such chunk
 
     def choose(self, samples: Samples) -> Choice:

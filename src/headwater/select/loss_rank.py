@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headwater.errors import WrongUse
 from headwater.select.arithmetic import power
-from headwater.select.choosing import check_part, check_share
+from headwater.select.choosing import check_explore, check_share
 from headwater.select.lottery import draw_known
 from headwater.select.ranks import by_rank
 from headwater.select.samples import Samples
@@ -34,13 +34,13 @@ class LossRank:
     pressure: float = 100.0
     end: float = 1.0
     corrected: bool = False
-    explore: float = 0.05
+    explore: float | None = None
     name = "loss_rank"
     needs = ("loss",)
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        check_part("explore", self.explore)
+        check_explore(self.explore)
         if not 1 <= self.end <= self.pressure < np.inf:
             raise WrongUse(
                 f"pressure is {self.pressure} and falls to {self.end}; it must fall, and stay at least 1"

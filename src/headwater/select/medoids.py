@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from headwater.errors import WrongUse
-from headwater.select.choosing import check_part, check_share, lowest
+from headwater.select.choosing import check_explore, check_part, check_share, lowest
 from headwater.select.coreset import choose_coreset
 from headwater.select.maximisers import MAXIMISERS, Maximiser, Partitioned
 from headwater.select.objectives import OBJECTIVES, Objective
@@ -33,8 +33,8 @@ class Medoids:
 
     With a `threshold` samples of which no recent loss was above it are dropped, `every` so many epochs, but
     for the `floor` of each class with the highest losses. Once any are, the share is `shrunk`, if that is
-    given. What is dropped is in bucket 1; without `explore` nothing more is learned of it where losses are
-    those that training reports. Without `weighted` it is as the published code, which mines hard samples.
+    given. What is dropped is in bucket 1; where losses are those that training reports, only to `explore`
+    tells more of it. Without `weighted` it is as the published code, which mines hard samples.
     With another `objective` than `facility_location` it is no longer medoids that are taken; `maximiser` is
     who takes them of a piece. Both by name, or as objects, which stay in this process: stores take names.
     """
@@ -46,7 +46,7 @@ class Medoids:
     floor: float = 0.2
     shrunk: float | None = None
     weighted: bool = True
-    explore: float = 0.0
+    explore: float | None = None
     objective: Literal["facility_location", "k_center", "graph_cut"] | Objective = "facility_location"
     maximiser: Literal["by_size", "naive", "lazy", "stochastic"] | Maximiser = "by_size"
     name = "medoids"
@@ -55,7 +55,7 @@ class Medoids:
         check_share(self.share)
         check_share(self.share if self.shrunk is None else self.shrunk)
         check_part("floor", self.floor)
-        check_part("explore", self.explore)
+        check_explore(self.explore)
         _find("objective", self.objective, OBJECTIVES)
         _find("maximiser", self.maximiser, MAXIMISERS)
         if self.chunk is not None:

@@ -16,7 +16,10 @@ _LOOKED_AT = 1 << 17  # samples are enough for quantiles
 
 
 class Past(msgspec.Struct, frozen=True):
-    """`losses` are the quantiles of the losses that were known then, `buckets` how many were in each."""
+    """`losses` are the quantiles of the losses that were known then, `buckets` how many were in each.
+
+    What a bucket means is up to the `selector`; it is empty in tables from before it was noted.
+    """
 
     epoch: int
     samples: int
@@ -26,6 +29,7 @@ class Past(msgspec.Struct, frozen=True):
     bytes: float
     losses: list[float] = []
     buckets: list[int] = []
+    selector: str = ""
 
     @classmethod
     def of(cls, samples: Samples, selection: Selection) -> Past:
@@ -39,6 +43,7 @@ class Past(msgspec.Struct, frozen=True):
             bytes=float(np.nansum(samples.bytes[selection.places], dtype=np.float64)),
             losses=_quantiles(samples.loss),
             buckets=buckets,
+            selector=selection.selector,
         )
 
 

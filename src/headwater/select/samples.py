@@ -47,10 +47,11 @@ class Samples:
     the target's, `deviation` that of its history; `margin` is the target's probability less the largest other
     one; `seconds` and `bytes` are what a sample takes to load on the plan in force; `seen` counts reports,
     `last` is the epoch of the last one, -1 for none, and `judged` that of the last one that told probability,
-    margin and vectors; `group` numbers near-duplicates, -1 for none; `vectors`
-    has a row per sample to tell how alike they are. `stalled` is the share of its time that training waits
-    for data. `state` is what the selector itself said an epoch ago. `turn` is what a stretch of a long
-    choice, over so many samples, is done inside of; it may raise, to end it.
+    margin and vectors; `group` numbers near-duplicates, -1 for none; `vectors` has a row per sample to tell
+    how alike they are. `stalled` is the share of its time that training waits for data. `all_scored` says
+    that all samples were scored for this epoch; else scores are those of visits. `state` is what the selector
+    itself said an epoch ago. `turn` is what a stretch of a long choice, over so many samples, is done inside
+    of; it may raise, to end it.
     """
 
     ids: Ints
@@ -73,6 +74,7 @@ class Samples:
     epoch: int = 0
     epochs: int | None = None
     stalled: float = 0.0
+    all_scored: bool = False
     state: Mapping[str, Any] = field(default_factory=dict)
     turn: Turn = lambda samples: nullcontext()
 

@@ -29,6 +29,8 @@ from headwater.select.uniform import Uniform
 from headwater.select.weights import CLIP, balance
 
 _REPORTS = {"deviation": 2}  # that it takes to know a column, if not one
+EXPLORED = 0.05
+"""Of all samples, where a selector does not say how many and scores are those of visits."""
 _EXPLORE, _CLASS = 101, 102  # what is drawn here, by number; selectors draw from 0 on
 
 
@@ -36,7 +38,8 @@ class Selector(Protocol):
     """Chooses the samples of an epoch: the same of the same columns, always.
 
     `needs` are the columns that it learns from; `explore` is the share of all samples that is visited
-    whatever it says, so that nothing that it knows gets old.
+    whatever it says, so that nothing that it knows gets old. None is a twentieth, and nothing where all
+    samples were just scored.
     """
 
     @property
@@ -44,7 +47,7 @@ class Selector(Protocol):
     @property
     def needs(self) -> tuple[str, ...]: ...
     @property
-    def explore(self) -> float: ...
+    def explore(self) -> float | None: ...
     def choose(self, samples: Samples) -> Choice:
         """At least one sample; what is not known of a sample is NaN, and never a reason to drop it."""
         ...
@@ -195,9 +198,16 @@ def _demand(selector: Selector, samples: Samples) -> None:
 def _to_add(selector: Selector, samples: Samples, chosen: Marks) -> Marks:
     """One sample of each class that would vanish, and some of all samples to explore, chosen or not."""
     added = _of_lost_classes(samples, chosen)
-    if selector.explore and not chosen.all():
-        added |= samples.draw(_EXPLORE) < selector.explore
+    explore = _share_to_explore(selector, samples)
+    if explore and not chosen.all():
+        added |= samples.draw(_EXPLORE) < explore
     return added
+
+
+def _share_to_explore(selector: Selector, samples: Samples) -> float:
+    if selector.explore is not None:
+        return selector.explore
+    return 0.0 if samples.all_scored else EXPLORED
 
 
 def _of_lost_classes(samples: Samples, chosen: Marks) -> Marks:

@@ -206,6 +206,18 @@ def test_a_store_selects_what_the_selector_selects_elsewhere(site: Site, wish: S
     assert done.said
 
 
+@pytest.mark.parametrize("name", ["medoids", "craig", "k_center", "loss_rank"])
+def test_where_all_was_scored_nothing_is_explored_unless_that_is_wished_for(site: Site, name: str) -> None:
+    site.keep_all(version := site.push(proxy()))
+    plain, asked = (
+        site.run(site.record(version, SelectionWish(name, {"share": 0.2, **more}, seed=2, epoch=4)))
+        for more in ({}, {"explore": 0.5})
+    )
+    assert "to explore" not in plain.said
+    assert "to explore" in asked.said
+    assert asked.counts["chosen"] > 1.5 * plain.counts["chosen"]
+
+
 class Looks:
     """A selector that keeps what it was shown, and takes everything."""
 

@@ -370,7 +370,7 @@ def _samples(sieve: Sieve, wish: SelectionWish, found: _Found, signals: Signals 
         once = {"seen": 1, "last": wish.epoch, "judged": wish.epoch}
         columns |= {name: np.broadcast_to(np.int32(value), len(index)) for name, value in once.items()}
     facts = {"seed": wish.seed, "epoch": wish.epoch, "epochs": wish.epochs, "stalled": wish.stalled}
-    return Samples.of(index.ids, index.labels, state=state, **facts, **columns)
+    return Samples.of(index.ids, index.labels, state=state, all_scored=True, **facts, **columns)
 
 
 def _select_known(selector: Selector, samples: Samples, known: NDArray[np.bool_]) -> Selection:
