@@ -337,9 +337,10 @@ def scale_table(costs: Costs) -> Table:
 
 
 def scale_bars(costs: Costs) -> Iterator[Bar]:
-    """The largest size against the least of the smaller ones: time where all are of one class, and bytes."""
+    """The largest size against the least of the smaller ones: time, and bytes."""
     hashes = [name for name in costs if name.startswith("hashes")]
-    for name, what, limit in ((hashes[0], "us", FLAT), *((one, "bytes", BYTES_FLAT) for one in hashes)):
+    judged = [(name, *what) for name in hashes for what in (("us", FLAT), ("bytes", BYTES_FLAT))]
+    for name, what, limit in judged:
         *fewer, largest = costs[name]
         factor = costs[name][largest][what] / min(costs[name][count][what] for count in fewer)
         title = {"us": "seconds", "bytes": "most bytes"}[what]

@@ -129,6 +129,13 @@ def test_a_loss_that_is_no_number_is_unknown(index: Index) -> None:
     assert signals.peak[:2].tolist() == [3, 1]
 
 
+def test_an_infinite_loss_does_not_stay(index: Index) -> None:
+    signals = Signals(index)
+    for epoch, loss in enumerate((2, np.inf, 4, 4)):
+        signals.record(index.ids[:1], floats(loss), epoch=epoch)
+    assert signals.smoothed[0] == 4
+
+
 def test_loads_are_running_means_with_the_epoch_of_the_last(index: Index) -> None:
     signals = Signals(index)
     at = np.array([2])

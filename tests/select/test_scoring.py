@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwater.select.scoring import WIDTH, Gradients, rank_correlation, score
+from headwater.select.scoring import WIDTH, Gradients, rank_correlation, score, widest_for
 
 RNG = np.random.default_rng(5)
 
@@ -101,6 +101,20 @@ def test_gradients_by_the_weights_have_the_lengths_of_the_exact_ones(classes: in
     told, true = distances(found)[apart], distances(exact)[apart]
     assert rank_correlation(told, true) > 0.5
     assert abs(np.median(told / true) - 1) < 0.1
+
+
+def test_the_wider_the_nearer() -> None:
+    logits, targets = make(120, 100)
+    features = np.abs(RNG.normal(size=(120, 512))).astype(np.float16)
+    apart, exact = np.triu_indices(120, 1), distances(outer(logits, targets, features).reshape(120, -1))
+    made = [Gradients(100, 512, width=width).make(logits, targets, features) for width in (32, 128, 512)]
+    near = [rank_correlation(distances(one)[apart], exact[apart]) for one in made]
+    assert near[0] < near[1] < near[2]
+    assert near[2] > 0.9
+
+
+def test_vectors_are_as_wide_as_memory_allows() -> None:
+    assert [widest_for(count) for count in (1, 10**6, 10**7, 10**8)] == [512, 512, 53, 32]
 
 
 def test_the_same_gradients_are_the_same_vectors_in_any_company() -> None:

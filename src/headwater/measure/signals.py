@@ -244,9 +244,11 @@ class Signals:
 
 
 def _blend(old: NDArray[Any], new: Floats) -> Floats:
-    """A running mean, which begins with what comes first."""
+    """A running mean, which begins with what comes first, and anew after what was no finite number."""
     new = np.asarray(new, np.float32)
-    return np.where(np.isnan(old), new, _KEPT * old + (1 - _KEPT) * new).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        blended = _KEPT * old + (1 - _KEPT) * new
+    return np.where(np.isfinite(old), blended, new).astype(np.float32)
 
 
 def _last_of_each(ids: Positions) -> NDArray[np.intp]:

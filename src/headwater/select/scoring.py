@@ -1,8 +1,9 @@
 """What logits say of samples with a label: loss, probability, margin, and the last layer's gradient.
 
 For softmax and cross-entropy the gradient of a sample's loss by the logits is p - y, and by the weights of a
-linear last layer (p - y) x h, with h the features: exact where all layers before it are frozen. Selection by
-p - y is CRAIG's (ICML 2020) and NeSSA's (HotStorage 2023).
+linear last layer (p - y) x h, with h the features: all of the gradient where all layers before it are frozen.
+Its length is exact; how far two are apart is told by a projection, whose error `benchmarks/sketches.py`
+measures. Selection by p - y is CRAIG's (ICML 2020) and NeSSA's (HotStorage 2023).
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 WIDTH = 32
-"""Numbers of a vector, at most: what has more is projected."""
+"""Numbers of a vector by the logits, at most: what has more is projected."""
+WIDEST = 512
+"""The same by the weights, for as many samples as have room for that in `ROOM` bytes."""
+ROOM = 1 << 30
 _STEP = -3  # keys the signs of projections; no pipeline has a step of this number
 _ERRORS, _FEATURES = range(2)
 
@@ -59,18 +63,18 @@ def _softmax(logits: Floats, targets: Ints) -> tuple[Floats, Floats]:
 
 
 class Gradients:
-    """Makes vectors that are as far apart as the gradients of samples, of at most `WIDTH` float16.
+    """Makes vectors that are about as far apart as the gradients of samples, of at most `width` float16.
 
     With `features`, those by the last layer's weights, else those by the logits. The same on every machine,
     so what several stores make can be compared. Distances of what is projected are near the true ones
-    (Johnson and Lindenstrauss), lengths are exact.
+    (Johnson and Lindenstrauss), the nearer the wider; lengths are exact.
     """
 
-    def __init__(self, classes: int, features: int = 0) -> None:
-        self._exact = bool(features)
-        self._errors = _signs(classes, _ERRORS) if self._exact or classes > WIDTH else None
-        self._features = _signs(features, _FEATURES) if self._exact else None
-        self.width = classes if self._errors is None else WIDTH
+    def __init__(self, classes: int, features: int = 0, *, width: int = WIDTH) -> None:
+        projected = bool(features) or classes > width
+        self._errors = _signs(classes, _ERRORS, width) if projected else None
+        self._features = _signs(features, _FEATURES, width) if features else None
+        self.width = width if projected else classes
 
     def make(
         self, logits: Floats, targets: Ints, features: NDArray[Any] | None = None
@@ -104,11 +108,17 @@ def _stretch(rows: Floats, lengths: Floats) -> Floats:
     return stretched
 
 
+def widest_for(samples: int) -> int:
+    """Numbers of a vector by the weights, where so many samples have one: between `WIDTH` and `WIDEST`."""
+    return max(WIDTH, min(WIDEST, ROOM // (2 * max(1, samples))))
+
+
 @lru_cache(maxsize=8)
-def _signs(rows: int, number: int) -> Floats:
-    """A matrix of rows x WIDTH signs, drawn once and for all."""
+def _signs(rows: int, number: int, width: int) -> Floats:
+    """A matrix of rows x width signs, drawn once and for all."""
     draws = Draws.of(np.arange(rows, dtype=np.int64), seed=0, epoch=number, step=_STEP)
-    bits = draws.bits(0)[:, None] >> np.arange(WIDTH, dtype=np.uint64)
+    words = [draws.bits(block)[:, None] >> np.arange(64, dtype=np.uint64) for block in range(-(-width // 64))]
+    bits = np.concatenate(words, axis=1)[:, :width]
     signs: Floats = (bits & np.uint64(1)).astype(np.float32) * 2 - 1
     signs.setflags(write=False)
     return signs

@@ -82,6 +82,15 @@ def test_only_the_chosen_ones_stay(crops: Crops) -> None:
     assert list(crops.take(way(), 4, IDS.tolist())) == [2]
 
 
+def test_those_of_a_selection_that_came_to_nothing_go(crops: Crops) -> None:
+    tray = filled(crops, 4)
+    filled(crops, 5, IDS[:1])
+    tray.drop()
+    tray.drop()
+    assert crops.take(way(), 4, [0]) == {}
+    assert crops.nbytes == SIZE
+
+
 def test_nothing_is_held_that_nobody_asks_for(crops: Crops) -> None:
     """Neither where files are asked for, nor long after, nor by other steps, another seed or version."""
     assert opened(crops, 4) is None

@@ -26,7 +26,7 @@ from headwater.models.registry import Registry
 from headwater.models.runtime import make_head
 from headwater.models.version import ModelVersion
 from headwater.select.samples import Samples
-from headwater.select.scoring import Gradients, score
+from headwater.select.scoring import Gradients, score, widest_for
 from headwater.select.selecting import Selector, select_all, select_among
 from headwater.select.selection import Selection
 from headwater.select.specs import make_selector
@@ -103,7 +103,7 @@ def select(sieve: Sieve, running: Running) -> None:
     if not record.result:  # else it was done, and the process ended before it had tidied up
         version = sieve.registry.version(record.model)
         try:
-            vectors = _gradients(selector, wish, version)
+            vectors = _gradients(selector, wish, version, len(sieve.index))
             found = _Scoring(sieve, running, version, variation_of(wish), vectors=vectors).run()
             if found is None:
                 return
@@ -139,10 +139,14 @@ def _conclude(sieve: Sieve, running: Running, found: _Found, chosen: _Chosen) ->
     sieve.counted(counts)
 
 
-def _gradients(selector: Selector, wish: SelectionWish, version: ModelVersion) -> Gradients | None:
+def _gradients(
+    selector: Selector, wish: SelectionWish, version: ModelVersion, samples: int
+) -> Gradients | None:
     if "vectors" not in selector.needs:
         return None
-    return Gradients(len(version.classes), version.features if wish.vectors == "weights" else 0)
+    if wish.vectors == "weights":
+        return Gradients(len(version.classes), version.features, width=widest_for(samples))
+    return Gradients(len(version.classes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,6 +138,12 @@ class Crops:
                 self._remove(tray, id)
             return len(tray.crops)
 
+    def drop(self, way: Way, epoch: int) -> None:
+        """Let go of all that is held for a selection."""
+        with self._lock:
+            if (way, epoch) in self._trays:
+                self._drop((way, epoch))
+
     def take(
         self, way: Way, epoch: int, ids: Sequence[int], *, limits: Limits | None = None
     ) -> dict[int, Crop]:
@@ -201,3 +207,7 @@ class Tray:
     def keep(self, ids: Ids) -> int:
         """Let go of all but these; how many are held."""
         return self.crops.keep(self.way, self.epoch, ids)
+
+    def drop(self) -> None:
+        """Let go of all: nobody will ask for them."""
+        self.crops.drop(self.way, self.epoch)

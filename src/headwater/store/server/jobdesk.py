@@ -217,7 +217,12 @@ class JobDesk:
         self._do(running, lambda: quantise(self._kiln(running), running))
 
     def _select(self, running: Running) -> None:
-        self._do(running, lambda: select(self._sieve(running), running))
+        trays: list[Tray] = []
+        try:
+            self._do(running, lambda: select(self._sieve(running, trays), running))
+        finally:
+            for tray in trays if not running.record.result else ():
+                tray.drop()  # nobody will ask for them
 
     def _group(self, running: Running) -> None:
         self._do(running, lambda: find_groups(self._gallery(running), running))
@@ -267,10 +272,10 @@ class JobDesk:
             turn=lambda: studio.engines.turn(AT_ONCE * layers.seconds, asker, memory=0),
         )
 
-    def _sieve(self, running: Running) -> Sieve:
+    def _sieve(self, running: Running, trays: list[Tray]) -> Sieve:
+        """What is held of its samples is in `trays`, once there is any."""
         assert self._state is not None
         record, state, asker = running.record, self._state, _asker(running)
-        trays: list[Tray] = []
 
         def extraction(version: ModelVersion, variation: Variation) -> Extraction:
             studio = self._studio(record, version, variation)
