@@ -104,10 +104,10 @@ def test_gradients_by_the_weights_have_the_lengths_of_the_exact_ones(classes: in
 
 
 def test_the_wider_the_nearer() -> None:
-    logits, targets = make(120, 100)
-    features = np.abs(RNG.normal(size=(120, 512))).astype(np.float16)
-    apart, exact = np.triu_indices(120, 1), distances(outer(logits, targets, features).reshape(120, -1))
-    made = [Gradients(100, 512, width=width).make(logits, targets, features) for width in (32, 128, 512)]
+    logits, targets = make(40, 20)
+    features = np.abs(RNG.normal(size=(40, 64))).astype(np.float16)
+    apart, exact = np.triu_indices(40, 1), distances(outer(logits, targets, features).reshape(40, -1))
+    made = [Gradients(20, 64, width=width).make(logits, targets, features) for width in (16, 64, 512)]
     near = [rank_correlation(distances(one)[apart], exact[apart]) for one in made]
     assert near[0] < near[1] < near[2]
     assert near[2] > 0.9
