@@ -1,8 +1,7 @@
 """Images per second against batch size within one budget of memory: ours, plain training, and other ways.
 
 The budget is what plain training holds for backward at its own batch size, which is then its largest by
-definition; ours, and the others, train on multiples of it. Plain training at these sizes has no limit. What
-tracking alone takes is a few hundredths at most, so it is told by the CPU seconds of many single steps.
+definition; ours, and the others, train on multiples of it. Plain training at these sizes has no limit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from memory_ways import RIVALS
 
 NETS = ("ResNet-50-like", "transformer")
 MULTIPLES = (1, 2, 3, 4)
-PAIRS, STEPS_OF_PAIR = 12, 12
 SETTLING = 10
 """Iterations after which fetches should not be late any more."""
 FLAGS = {
@@ -60,27 +58,6 @@ def _rate(call: Callable[[], None], size: int, steps: int) -> float:
     return steps * size / (time.perf_counter() - begin)
 
 
-def tracking(name: str, size: int, pairs: int) -> tuple[float, ...]:
-    """CPU seconds of a step of plain training over one of ours with nothing to do, pair by pair."""
-    net, found = make(name), []
-    for _ in range(pairs):
-        plain = _median_step(lambda: step(net, name, size))
-        with hw.memory_budget("1TiB"):
-            for _ in range(SETTLING):
-                step(net, name, size)
-            found.append(plain / _median_step(lambda: step(net, name, size)))
-    return tuple(found)
-
-
-def _median_step(call: Callable[[], None]) -> float:
-    seconds = []
-    for _ in range(STEPS_OF_PAIR):
-        begin = time.process_time()
-        call()
-        seconds.append(time.process_time() - begin)
-    return statistics.median(seconds)
-
-
 def settled(name: str, size: int, budget: int) -> tuple[float, float]:
     """The share of late fetches after some iterations, and the highest peak of all over the budget."""
     net, peaks = make(name), []
@@ -113,8 +90,6 @@ def run(folder: Path, options: Options) -> Report:
         rates = interleave(contenders, rounds=2 if options.quick else 5)
         rows += [(name, way, round(statistics.median(found), 1)) for way, found in rates.items()]
         bars += _bars(name, rates, *settled(name, 2 * base, budget))
-        pairs = tracking(name, base, 2 if options.quick else PAIRS)
-        bars.append(at_least(Ratio(f"{name}, tracking alone", "plain, CPU s", pairs), 0.98))
     columns = ("network", "way x multiple of plain's batch", "median samples/s")
     return Report(
         "What do larger batches in the same memory cost?", (Table(columns, tuple(rows)),), tuple(bars)
