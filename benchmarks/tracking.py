@@ -1,7 +1,7 @@
 """What a memory budget costs that is large enough for everything: tracking alone, with nothing to do.
 
-That is a few hundredths at most, so it is told by the CPU seconds of many single steps, on one thread: threads
-that wait for each other spend CPU as well.
+That is a few hundredths at most, so it is told by the CPU seconds of many single steps, on one thread:
+threads that wait for each other spend CPU as well.
 """
 
 from __future__ import annotations
