@@ -126,6 +126,34 @@ json.dump({"counts": counts, "ended": curator.ended}, open(out, "w"))
 dist.destroy_process_group()
 """
 
+CONTRARY = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import torch.distributed as dist
+import headwater as hw
+from headwater.loader.curator import Curator
+from headwater.select import Choice
+
+rank, world, port, folder, out = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
+
+class Contrary:
+    name, explore, needs = "contrary", 0.0, ("loss",)
+
+    def choose(self, samples):
+        part = 2 + (int(rank) if samples.epoch else 0)  # ranks come to different ones but for the first epoch
+        places = np.arange(0, len(samples), part)
+        return Choice(places, f"every {part}", weights=1.0 + places % 3)
+
+given = {"seed": 0, "epochs": None, "ranks": lambda: (int(rank), int(world)), "folder": Path(out).parent}
+curator = Curator(Contrary(), hw.open(folder), **given)
+curator.signals.column("loss")[:] = 1
+found = [curator.begin(epoch) for epoch in range(3)]
+json.dump([[one.places.tolist(), one.weights.tolist()] for one in found], open(out, "w"))
+dist.destroy_process_group()
+"""
+
 
 def run_ranks(
     folder: Path, work: Path, world: int, state: str, *, epochs: int, steps: int, mode: str = "select"
@@ -266,6 +294,18 @@ def test_a_selector_that_is_dear_for_one_rank_ends_on_all_at_once(photo_folder: 
     outs = [tmp_path / f"{rank}.json" for rank in range(2)]
     one, other = start(DEAR, 2, outs, lambda out: (photo_folder, out))
     count = len(hw.open(photo_folder))
-    assert one["counts"] == other["counts"] == [(count + 1) // 2] * 3 + [count] * 2
+    # the first epoch is cold, and tells nothing
+    assert one["counts"] == other["counts"] == [(count + 1) // 2] * 4 + [count]
     assert one["ended"].startswith("selecting costs 30 s an epoch")
     assert other["ended"] == "selecting costs 10 s an epoch more than it saves"
+
+
+@pytest.mark.slow
+def test_where_ranks_come_to_different_selections_all_take_the_first_ones(
+    photo_folder: Path, tmp_path: Path
+) -> None:
+    outs = [tmp_path / f"{rank}.json" for rank in range(3)]
+    first, *others = start(CONTRARY, 3, outs, lambda out: (photo_folder, out))
+    assert others == [first, first]
+    assert [places for places, _ in first] == [list(range(0, len(hw.open(photo_folder)), 2))] * 3
+    assert len(set(first[1][1])) > 1

@@ -21,6 +21,7 @@ from headwater.loader.exchange import exchange_rows, mean_of
 from headwater.loader.knowledge import ENDED, HISTORY, SELECTION, look_at, past_of
 from headwater.loader.ledger import Ledger
 from headwater.loader.pantry import Pantry
+from headwater.loader.sharing import agree
 from headwater.loader.tables import SUFFIX, Tables
 from headwater.loader.worth import LEAST_SECONDS
 from headwater.measure.signalfile import read_signals
@@ -207,6 +208,8 @@ class Curator:
     def _select(self, epoch: int, stalled: float) -> None:
         samples = self.samples(epoch, stalled=stalled)
         found = self._find(samples)
+        if self._ranks()[1] > 1 and _connected():
+            found = agree(found, self._ranks)
         if self._pantry is not None:
             found = self._pantry.provide(samples, found, read=self.signals.read[self._at])
         self._hold(found)

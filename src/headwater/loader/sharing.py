@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -10,6 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from headwater.errors import HeadwaterError
+from headwater.loader.exchange import gather
+from headwater.select.selection import Selection
+
+log = logging.getLogger("headwater")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -52,6 +59,23 @@ def share(find: Callable[[], Verdict], ranks: Callable[[], tuple[int, int]]) -> 
         raise
     _broadcast(_encode(found))
     return found
+
+
+def agree(selection: Selection, ranks: Callable[[], tuple[int, int]]) -> Selection:
+    """What all ranks go by: the first one's samples and weights, where another came to others.
+
+    Each selects for itself, of the same table, and kinds of CPU may decide what is nearly equal otherwise;
+    ranks that visit different samples may wait for each other for ever. All must call it.
+    """
+    content = hashlib.blake2b(selection.places.tobytes(), digest_size=16)
+    content.update(selection.weights.tobytes())
+    if len(set(gather(content.digest()))) == 1:
+        return selection
+    log.warning("ranks selected differently for epoch %d; all take what the first one did", selection.epoch)
+    found = share(lambda: Verdict(selection.places, selection.weights, selection.reason), ranks)
+    assert found.ids is not None
+    assert found.weights is not None
+    return replace(selection, places=found.ids.copy(), weights=found.weights.copy(), reason=found.reason)
 
 
 def _encode(verdict: Verdict, *, error: str = "") -> bytes:
