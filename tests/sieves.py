@@ -13,7 +13,7 @@ from datasets import make_photo
 from headwater.models.model import Model
 from headwater.models.runtime import make_head
 from headwater.select.samples import Samples
-from headwater.select.scoring import Gradients, score
+from headwater.select.scoring import Gradients, score, widest_for
 from relabelling import CLASSES, small_model
 
 NAMES = CLASSES[:3]
@@ -46,8 +46,10 @@ def columns(
     found = score(logits, targets)
     known: dict[str, Any] = {"loss": found.loss, "probability": found.probability, "margin": found.margin}
     if vectors:
-        width = features.shape[1] if vectors == "weights" else 0
-        known["vectors"] = Gradients(logits.shape[1], width).make(logits, targets, features)
+        classes, wide = logits.shape[1], features.shape[1]
+        weights = vectors == "weights"
+        makes = Gradients(classes, wide, width=widest_for(len(features))) if weights else Gradients(classes)
+        known["vectors"] = makes.make(logits, targets, features)
     return known
 
 
