@@ -362,6 +362,11 @@ def serve_others(body: bytes) -> bytes:
 class TestAway:
     """A store that does not answer, or refuses: a replica if it was one when last seen, else an error."""
 
+    @pytest.fixture(autouse=True)
+    def own_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What another test has seen at a port that the system gives out again is not remembered."""
+        monkeypatch.setenv("HEADWATER_CACHE", str(tmp_path / "cache"))
+
     @pytest.mark.parametrize(
         ("trouble", "kind"),
         [(refuse, Refused), (speak_otherwise, Incompatible), (serve_others, DatasetNotFound)],
