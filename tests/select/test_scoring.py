@@ -113,6 +113,14 @@ def test_the_wider_the_nearer() -> None:
     assert near[2] > 0.9
 
 
+def test_what_has_no_more_numbers_than_a_vector_is_exact() -> None:
+    logits, targets = make(30, 5)
+    features = np.abs(RNG.normal(size=(30, 20))).astype(np.float16)
+    makes, exact = Gradients(5, 20, width=100), outer(logits, targets, features).reshape(30, -1)
+    assert makes.width == 100
+    np.testing.assert_allclose(makes.make(logits, targets, features), exact, rtol=2e-3, atol=1e-6)
+
+
 def test_vectors_are_as_wide_as_memory_allows() -> None:
     assert [widest_for(count) for count in (1, 10**6, 10**7, 10**8)] == [512, 512, 53, 32]
 

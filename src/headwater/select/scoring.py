@@ -66,15 +66,17 @@ class Gradients:
     """Makes vectors that are about as far apart as the gradients of samples, of at most `width` float16.
 
     With `features`, those by the last layer's weights, else those by the logits. The same on every machine,
-    so what several stores make can be compared. Distances of what is projected are near the true ones
-    (Johnson and Lindenstrauss), the nearer the wider; lengths are exact.
+    so what several stores make can be compared. What has no more numbers than that is as it is; distances of
+    what is projected are near the true ones (Johnson and Lindenstrauss), the nearer the wider, and lengths
+    are exact.
     """
 
     def __init__(self, classes: int, features: int = 0, *, width: int = WIDTH) -> None:
-        projected = bool(features) or classes > width
+        self._by_weights, size = bool(features), classes * (features or 1)
+        projected = size > width
         self._errors = _signs(classes, _ERRORS, width) if projected else None
-        self._features = _signs(features, _FEATURES, width) if features else None
-        self.width = width if projected else classes
+        self._features = _signs(features, _FEATURES, width) if projected and features else None
+        self.width = width if projected else size
 
     def make(
         self, logits: Floats, targets: Ints, features: NDArray[Any] | None = None
@@ -86,8 +88,12 @@ class Gradients:
 
     def project(self, errors: Floats, features: NDArray[Any] | None = None) -> NDArray[np.float16]:
         """Of errors p - y that are known already: stores and trainers tell samples apart by the same."""
-        if self._errors is None:
+        if self._errors is None and not self._by_weights:
             return errors.astype(np.float16)
+        if self._errors is None:
+            assert features is not None
+            outer = errors[:, :, None] * features.astype(np.float32, copy=False)[:, None, :]
+            return outer.reshape(len(errors), self.width).astype(np.float16)
         lengths = np.linalg.norm(errors, axis=1)
         made = errors @ self._errors
         if self._features is not None:

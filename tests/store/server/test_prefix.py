@@ -20,6 +20,7 @@ from headwater.engine.budget import Cores, Gone, Turn, Turnstile
 from headwater.engine.chain import Chain
 from headwater.errors import SampleTooLarge, WrongUse
 from headwater.store.client.connection import _MOST_REPLY as CLIENT_TAKES
+from headwater.store.server.crops import Crops
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.prefix import _MOST_REPLY, Made, Prefix, _avoided
 from headwater.store.server.workers import Done, Work, Workers, _digest
@@ -74,6 +75,31 @@ def request(cut: int | Sequence[int], pipeline: Pipeline = PIPELINE, **changes: 
 
 def run(prefix: Prefix, asked: ReadRequest, turn: Turn, files: Sequence[Any] = FILES) -> Made:
     return prefix.run(asked, IDS, files, turn)
+
+
+def test_what_is_held_is_sent_and_what_cannot_be_packed_is_made_again(
+    workers: Workers, ledger: Ledger, turn: Turn
+) -> None:
+    crops = Crops(1 << 20)
+    prefix = Prefix(workers, Cores(64), ledger, crops=crops)
+    plain = run(prefix, request(2), turn)
+    assert crops.nbytes == 0
+    tray = crops.open("v", PIPELINE, seed=5, epoch=3, limits=Limits())
+    assert tray is not None
+    assert tray.cut == 2
+    shapes = np.array([(24, 24, 3)] * 4 + [(0, 24, 3)])
+    payloads = [memoryview(bytes([number]) * (24 * 24 * 3)) for number in range(4)] + [memoryview(b"")]
+    facts = (shapes, np.full((5, 2), 50), np.ones(5, np.uint8), np.full(5, 0.5, np.float32), plain.drawn[:5])
+    tray.put(IDS[:5], Done(payloads, *facts))  # type: ignore[arg-type]
+    made = run(prefix, request(2), turn)
+    # other bytes than steps would make show where they are from
+    assert [bytes(payload) for payload in made.payloads[:4]] == [bytes(payload) for payload in payloads[:4]]
+    assert [bytes(one) for one in made.payloads[4:]] == [bytes(one) for one in plain.payloads[4:]]
+    assert (made.facts["done"] == 2).all()
+    assert (made.facts["seconds"][:4] >= 0.5).all()
+    assert ledger.snapshot()["headwater_crops_total"] == {"held": 0, "sent": 4}
+    again = run(prefix, request(2), turn)
+    assert [bytes(one) for one in again.payloads] == [bytes(one) for one in plain.payloads]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from headwater.data.pipeline import Pipeline
 from headwater.data.steps import catalogue
 from headwater.engine.budget import Busy, Cores, Gone, Reservation, Turn, Turnstile
 from headwater.errors import WrongUse
-from headwater.store.server.crops import Crops, Way
+from headwater.store.server.crops import Crop, Crops, Way
 from headwater.store.server.ledger import Ledger
 from headwater.store.server.spending import pause, set_aside
 from headwater.store.server.workers import (
@@ -156,15 +156,23 @@ class Prefix:
             held = self.crops.take(way, work.epoch, work.ids[some].tolist(), limits=work.limits)
             for number in some.tolist() if held else ():
                 crop = held.get(int(work.ids[number]))
-                if crop is None:
-                    continue
-                codec, begun = work.codecs[number], time.thread_time()
-                payload = encode(codec, crop.pixels)
-                seconds = crop.seconds + time.thread_time() - begun
-                kind = cut, names[codec], *crop.pixels.shape
-                facts = (*kind, *crop.source_size, crop.orientation, seconds)
-                self._put(made, int(places[number]), payload, crop.drawn, facts, turn)
-            self._ledger.add("headwater_crops_total", len(held), "sent")
+                if crop is not None:
+                    kind = cut, names[work.codecs[number]]
+                    self._put_held(made, int(places[number]), crop, work.codecs[number], kind, turn)
+            sent = int((made.facts["done"][places[some]] > 0).sum())
+            self._ledger.add("headwater_crops_total", sent, "sent")
+
+    def _put_held(
+        self, made: Made, place: int, crop: Crop, codec: str, kind: tuple[int, int], turn: Turn
+    ) -> None:
+        begun = time.thread_time()
+        try:
+            payload = encode(codec, crop.pixels)
+        except Exception:  # as in a worker; there it ends as it would have without
+            return
+        seconds = crop.seconds + time.thread_time() - begun
+        facts = (*kind, *crop.pixels.shape, *crop.source_size, crop.orientation, seconds)
+        self._put(made, place, payload, crop.drawn, facts, turn)
 
     def insist(self, work: Work, files: Sequence[Any], turn: Turn, *, gone: Callable[[], bool]) -> Done:
         """One chunk, however long its turn and its cores are in coming: for what is of no use as files.
