@@ -1,8 +1,9 @@
 """Whether a batch fits under a hard limit: one net, one way, a process of its own; prints JSON.
 
-    batch_size.py NET WAY SIZE LIMIT
+    batch_size.py NET WAY SIZE LIMIT [BUDGET]
 
 The limit, bytes of data beyond what the process has after warming up, is the system's own (RLIMIT_DATA).
+With a limit of 0, the least budget that steps of this size allow.
 """
 
 from __future__ import annotations
@@ -18,28 +19,40 @@ import torch
 
 import headwater as hw
 from headwater.errors import MemoryTooSmall
-from headwater.train.memory.batches import is_out_of_memory
+from headwater.train.memory.relief import is_out_of_memory
 from memory_nets import make, step
 from memory_ways import RIVALS
 
-SHARES = (0.6, 0.45, 0.35, 0.25, 0.18, 0.12)
-"""Of the limit, as budgets: the rest is for what an operation needs while it runs."""
 STEPS = 3
 
 
-def main(name: str, way: str, size: int, limit: int) -> dict[str, object]:
+def main(name: str, way: str, size: int, limit: int, budget: int = 2**20) -> dict[str, object]:
     net = make(name)
+    if not limit:
+        return {"budget": _least_budget(net, name, size)}
     _warm_up(net, name, way)
     resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + limit,) * 2)
     if way != "ours":
         with RIVALS[way](net) as wrapped:
             return {"fits": _runs(lambda: step(wrapped, name, size))}
-    for share in SHARES:
-        budget = hw.memory_budget(int(limit * share))
-        if _runs_within(budget, net, name, size):
-            report = budget.report()
-            return {"fits": True, "share": share, "held": report.peak, "budget": report.budget}
-    return {"fits": False}
+    with hw.memory_budget(budget) as held:
+        if not _runs(lambda: step(net, name, size)):
+            return {"fits": False}
+        return {"fits": True, "held": held.report().peak, "budget": budget}
+
+
+def _least_budget(net: torch.nn.Sequential, name: str, size: int) -> int:
+    """Under a limit on the process, whatever is held beyond that is room that operations do not have."""
+    budget = 2**20
+    while True:
+        try:
+            with hw.memory_budget(budget):
+                for _ in range(STEPS):
+                    step(net, name, size)
+        except MemoryTooSmall as error:
+            budget = max(error.needed, budget * 65 // 64)
+        else:
+            return budget
 
 
 def _warm_up(net: torch.nn.Sequential, name: str, way: str) -> None:
@@ -51,14 +64,6 @@ def _warm_up(net: torch.nn.Sequential, name: str, way: str) -> None:
         with RIVALS[way](net) as wrapped:
             for _ in range(2):
                 step(wrapped, name, 2)
-
-
-def _runs_within(budget: hw.MemoryBudget, net: torch.nn.Sequential, name: str, size: int) -> bool:
-    try:
-        with budget:
-            return _runs(lambda: step(net, name, size))
-    except MemoryTooSmall:
-        return False
 
 
 def _runs(call: Callable[[], None]) -> bool:
@@ -82,4 +87,4 @@ def _data_bytes() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    print(json.dumps(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))))

@@ -6,9 +6,10 @@ free time with both transfer times on exclusive lanes, bytes saved per second of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain as chain_of
+from itertools import combinations, product
 
 from headwater.plan.memory.lanes import NO_LEADS, free_times, place_triggers
 from headwater.plan.memory.plan import WAYS, Action, Choice, MemoryPlan, Rates
@@ -16,8 +17,8 @@ from headwater.plan.memory.recompute import chain, recompute_seconds
 from headwater.plan.memory.record import AccessRecord
 from headwater.plan.memory.simulate import Outcome, simulate
 
-MOST_TRIALS = 200
-"""Simulations that mending a plan may take; fewer where there are more than a hundred tensors."""
+MOST_TRIALS = 20_000
+"""Simulations that mending a plan may take, times tensors; from 50 to 2,000 of them."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +40,39 @@ def make_plan(
     rates: Rates,
     leads: Mapping[int, float] = NO_LEADS,
     reserve: int = 0,
+    ways: Collection[Action] = WAYS,
 ) -> MemoryPlan:
     """Keep what fits; of the rest swap or recompute what costs least, until the peak is within the budget.
 
-    `reserve` bytes of the budget are left free, as feedback asks. The plan that fits best comes back also
-    where none fits: `fits` says so.
+    `reserve` bytes of the budget are left free, as feedback asks; no other `ways` are taken. The plan that
+    fits best comes back also where none fits: `fits` says so.
     """
     before = record.peak()
-    search = _Search(record, budget - reserve, rates, leads)
+    search = _Search(record, budget - reserve, rates, leads, tuple(way for way in WAYS if way in ways))
     if before > budget - reserve:
         search.choose()
         search.mend()
+        search.fetch_if_crowded()
     return search.plan(budget, before)
 
 
 class _Search:
     """Actions so far, and what they would do."""
 
-    def __init__(self, record: AccessRecord, budget: int, rates: Rates, leads: Mapping[int, float]) -> None:
+    def __init__(
+        self,
+        record: AccessRecord,
+        budget: int,
+        rates: Rates,
+        leads: Mapping[int, float],
+        ways: tuple[Action, ...],
+    ) -> None:
         self._record, self._budget, self._rates, self._leads = record, budget, rates, leads
+        self._ways = ways
         self._actions: dict[int, Action] = {}
         self._reasons: dict[int, str] = {}
         self._tries = 0
-        self._most = min(MOST_TRIALS, max(100 * MOST_TRIALS // max(len(record.saved), 1), 50))
+        self._most = min(max(MOST_TRIALS // max(len(record.saved), 1), 50), 2000)
         self._best_so_far = Outcome()
 
     def choose(self) -> None:
@@ -72,7 +83,7 @@ class _Search:
             while taken < missing and (offer := self._best(outcome.peak_access)):
                 self._take(offer)
                 taken += offer.size
-            if not taken and not self._swap_instead(outcome.peak_access):
+            if not taken and not ("swap" in self._ways and self._swap_instead(outcome.peak_access)):
                 return
 
     def _swap_instead(self, moment: int) -> bool:
@@ -86,10 +97,35 @@ class _Search:
         return bool(wrong)
 
     def mend(self) -> None:
-        """Change one choice, or exchange two, as long as the simulation shows that it helps."""
-        self._best_so_far = self._play(self._actions)
+        """Change one choice or two as long as the simulation shows that it helps; from other starts, too."""
+        self._descend(self._actions)
+        for way in self._ways[1:]:
+            if not self._is_settled:
+                self._descend_from(way)
+
+    def _descend(self, start: dict[int, Action]) -> None:
+        self._actions, self._best_so_far = start, self._play(start)
         while not self._is_settled and any(self._improves(change) for change in self._changes()):
             pass
+
+    def _descend_from(self, way: Action) -> None:
+        """With everything out one way; what was found before stays, if it is better."""
+        found = self._actions, self._reasons, self._best_so_far
+        again = {
+            place for place in self._record.saved if recompute_seconds(self._record, place, ()) is not None
+        }
+        able = again if way == "recompute" else self._record.saved
+        self._reasons = dict.fromkeys(able, "cheaper when all choices are played together")
+        self._descend(dict.fromkeys(able, way))
+        if self._rank(found[2]) <= self._rank(self._best_so_far):
+            self._actions, self._reasons, self._best_so_far = found
+
+    def fetch_if_crowded(self) -> None:
+        """Where no plan fits, what cannot stay is decided as it goes: a fetch needs less room than making."""
+        if self._rank(self._best_so_far)[0] and "swap" in self._ways:
+            for place in self._with("recompute"):
+                self._actions[place] = "swap"
+                self._reasons[place] = "there is no room to make it again"
 
     @property
     def _is_settled(self) -> bool:
@@ -101,9 +137,13 @@ class _Search:
         places = sorted(self._record.saved, key=lambda place: -self._record.tensors[place].size)
         out = [place for place in places if self._actions.get(place, "keep") != "keep"]
         for place in places:
-            yield from ({place: action} for action in WAYS if action != self._actions.get(place, "keep"))
+            yield from (
+                {place: action} for action in self._ways if action != self._actions.get(place, "keep")
+            )
         for gone, kept in product(out, (place for place in places if place not in out)):
-            yield from ({gone: "keep", kept: action} for action in WAYS[1:])
+            yield from ({gone: "keep", kept: action} for action in self._ways if action != "keep")
+        for few in chain_of(combinations(places, 2), combinations(places, 3)):
+            yield from (dict(zip(few, ways, strict=True)) for ways in product(self._ways, repeat=len(few)))
 
     def _improves(self, change: dict[int, Action]) -> bool:
         """Make the change if the plan stays within the budget, or comes nearer, and costs less."""
@@ -140,7 +180,7 @@ class _Search:
         """A transfer that hides completely, the one with most time left; else most bytes per second."""
         places = [place for place in self._record.saved if self._helps(place, moment)]
         free = free_times(self._record, self._with("swap"), self._rates)
-        hidden = [place for place in places if free[place] >= 0]
+        hidden = [place for place in places if free[place] >= 0 and "swap" in self._ways]
         if hidden and not self._rates.taken:
             place = max(hidden, key=lambda place: free[place])
             return _Offer(place, "swap", 0.0, self._record.tensors[place].size)
@@ -149,9 +189,13 @@ class _Search:
 
     def _offers(self, place: int, free: float) -> list[_Offer]:
         size = self._record.tensors[place].size
-        offers = [_Offer(place, "swap", max(0.0, -free) + self._rates.carry_seconds(size), size)]
-        seconds = recompute_seconds(self._record, place, self._with("recompute"))
-        return offers if seconds is None else [*offers, _Offer(place, "recompute", seconds, size)]
+        carried = max(0.0, -free) + self._rates.carry_seconds(size)
+        costs = {
+            "swap": carried,
+            "recompute": recompute_seconds(self._record, place, self._with("recompute")),
+        }
+        found = ((way, costs.get(way)) for way in self._ways)
+        return [_Offer(place, way, seconds, size) for way, seconds in found if seconds is not None]
 
     def _helps(self, place: int, moment: int) -> bool:
         """Whether it is held at this moment, and by nobody who needs it just then."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from headwater.errors import MemoryTooSmall, WrongUse
 from headwater.train.memory.budget import memory_budget
+from headwater.train.memory.relief import is_out_of_memory
 
 RUNS = 2
 """Steps that a size must pass: one is measured, the next goes by a plan."""
@@ -58,10 +59,3 @@ def _fits(
     finally:
         gc.collect()
     return True
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator of torch or of Python says so; on a CPU torch has only the text."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)

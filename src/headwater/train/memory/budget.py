@@ -14,6 +14,7 @@ from headwater.plan.memory import AccessRecord
 from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.lineage import Lineage
 from headwater.train.memory.outcome import MemoryReport
+from headwater.train.memory.relief import Relief
 from headwater.train.memory.spill import SpillFile
 from headwater.train.memory.tracker import Tracker
 from headwater.train.memory.transfer import FileTier
@@ -85,7 +86,10 @@ class MemoryBudget:
         self._tier = FileTier(SpillFile(self._spill))
         lineage = Lineage()
         tracker = Tracker(Ledger(self._budget, self._tier, self._ways), lineage)
-        self._watch = ModuleWatch(lineage, lambda: tracker.wants_lineage)
+        relief = Relief(tracker.relieve)
+        self._watch = ModuleWatch(
+            lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief
+        )
         tracker.on_change = self._watch.update
         self._watch.update()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(tracker.pack, tracker.unpack)
@@ -142,6 +146,7 @@ def _report(tracker: Tracker) -> MemoryReport:
         late_fetches=counts.late,
         fetches_in_all=tracker.totals.fetches,
         late_fetches_in_all=tracker.totals.late,
+        disk_closed=tracker.ledger.disk_closed,
         plan=tracker.plan,
         seconds=tuple(moment.seconds - begin for moment in moments),
         held_before=tuple(moment.whole for moment in moments),

@@ -18,10 +18,17 @@ RATE_CHANGE = 1.5
 class Guide:
     """The plan for iterations that save the same tensors in the same order."""
 
-    def __init__(self, entries: Sequence[Entry], record: AccessRecord, budget: int, rates: Rates) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        record: AccessRecord,
+        budget: int,
+        rates: Rates,
+        ways: frozenset[Action],
+    ) -> None:
         self.entries = tuple(entries)
         self.record = record
-        self._budget, self._rates = budget, rates
+        self._budget, self._rates, self._ways = budget, rates, ways
         self._leads: dict[int, float] = {}
         self._reserve = 0
         self._plans = 0
@@ -49,15 +56,19 @@ class Guide:
         found = self.record.tensors[number].gap_after(access) if number < len(self.record.tensors) else None
         return found if found is not None else 2 * len(self.record.times)
 
-    def learn(self, iteration: Iteration, rates: Rates) -> None:
-        """Late fetches start earlier, one that ran into the budget leaves more room, rates are renewed."""
+    def learn(self, iteration: Iteration, rates: Rates, ways: frozenset[Action]) -> None:
+        """Late fetches start earlier, one that ran into the budget leaves more room, rates are renewed.
+
+        A way that was closed is taken no more.
+        """
         for number, waited in iteration.late.items():
             size = self.record.tensors[number].size
             self._leads[number] = self._leads.get(number, 0.0) + max(EARLIER * size / rates.read, waited)
         crowded = max(iteration.counts.evicted, iteration.postponed if iteration.late else 0)
         self._reserve = min(self._reserve + crowded, self._budget // 4)
-        if self._plans < MOST_PLANS and (crowded or _changed(rates, self._rates)):
-            self._rates = rates
+        stale = self._plans < MOST_PLANS and (crowded or _changed(rates, self._rates))
+        if stale or ways != self._ways:
+            self._rates, self._ways = rates, ways
             self.plan = self._make()
         elif iteration.late:
             self._place_triggers()
@@ -79,7 +90,12 @@ class Guide:
 
     def _plan_with(self, reserve: int) -> MemoryPlan:
         return make_plan(
-            self.record, budget=self._budget, rates=self._rates, leads=self._leads, reserve=reserve
+            self.record,
+            budget=self._budget,
+            rates=self._rates,
+            leads=self._leads,
+            reserve=reserve,
+            ways=self._ways,
         )
 
 
@@ -103,6 +119,11 @@ class Guides:
         """One whose pattern begins like this."""
         begun = tuple(entries)
         return next((guide for guide in self._guides if guide.entries[: len(begun)] == begun), None)
+
+    def find_whole(self, entries: Sequence[Entry]) -> Guide | None:
+        """The one whose pattern is this."""
+        whole = tuple(entries)
+        return next((guide for guide in self._guides if guide.entries == whole), None)
 
     def add(self, guide: Guide) -> None:
         self._guides = [guide, *(old for old in self._guides if old.entries != guide.entries)][:MOST_GUIDES]

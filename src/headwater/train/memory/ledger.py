@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import weakref
 from collections import deque
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed
-from headwater.plan.memory import Rates, eviction_score
+from headwater.plan.memory import Action, Rates, eviction_score
 from headwater.train.memory.holding import Holding, Obituary
 from headwater.train.memory.iteration import Counts
+from headwater.train.memory.relief import is_out_of_memory
 from headwater.train.memory.replay import (
     check_sample,
     find_sources,
@@ -64,11 +66,18 @@ class Ledger:
         self._pinned: set[int] = set()
         self._given: set[int] = set()
         self.disk_closed = not ways.swap
+        self.disk_short = False
 
     @property
     def rates(self) -> Rates:
-        """Of both lanes; next to nothing where the disk is full, or not to be used."""
-        return Rates(1.0, 1.0) if self.disk_closed else self._tier.rates
+        """Of both lanes."""
+        return self._tier.rates
+
+    @property
+    def ways(self) -> frozenset[Action]:
+        """What may be done with a tensor as things are."""
+        open_ways: dict[Action, bool] = {"swap": not self.disk_closed, "recompute": self.recomputes}
+        return frozenset(("keep", *(way for way, is_open in open_ways.items() if is_open)))
 
     def settle(self) -> None:
         """Take note of what is gone, and of transfers that are done."""
@@ -131,7 +140,13 @@ class Ledger:
         if self.held + holding.size > self.budget:
             return False
         self._count(holding)
-        self._read(holding)
+        try:
+            self._read(holding)
+        except (MemoryError, RuntimeError) as error:
+            self._uncount(holding)
+            if not is_out_of_memory(error):
+                raise
+            return False
         return True
 
     def bring(self, holding: Holding) -> torch.Tensor:
@@ -176,6 +191,28 @@ class Ledger:
     def give_back(self, size: int) -> None:
         """It is gone."""
         self.held -= size
+
+    def take_room(self, size: int, *, at_most: int) -> bool:
+        """Have so many bytes of disk; if there are none, nothing is swapped any more.
+
+        More than planned may have to leave, `at_most` all; a disk without room for that is `disk_short`.
+        """
+        if self.disk_closed or not size:
+            return True
+        try:
+            self._tier.release(self._tier.reserve(size))
+        except SpillFailed as error:
+            self._give_up_disk(error)
+        self.disk_short = self._tier.left < at_most
+        return not self.disk_closed
+
+    def relieve(self) -> bool:
+        """Let go all that may leave, and wait for it; whether anything left."""
+        before = self.held
+        with self._stalling():
+            while self._await_write() or self._evict_one():
+                pass
+        return self.held < before
 
     def let_go(self, holding: Holding) -> None:
         """It may leave again, unless the present step of the backward pass was given it."""
@@ -279,12 +316,14 @@ class Ledger:
 
     def _way_back(self, holding: Holding) -> float:
         """Seconds that letting go costs, by the cheaper way."""
-        rates = self.rates
         if holding.clean:
-            return holding.size / rates.read
-        swap = holding.size / rates.write + holding.size / rates.read
+            return holding.size / self.rates.read
         again = self._seconds_again(holding)
-        return swap if again is None else min(swap, again)
+        return self._swap_seconds(holding) if again is None else min(self._swap_seconds(holding), again)
+
+    def _swap_seconds(self, holding: Holding) -> float:
+        rates = self.rates
+        return math.inf if self.disk_closed else holding.size / rates.write + holding.size / rates.read
 
     def _seconds_again(self, holding: Holding) -> float | None:
         """Of letting it go without a plan.
@@ -308,15 +347,14 @@ class Ledger:
                 holding.reading = None
             self._drop(holding)
             return True
-        again, rates = self._seconds_again(holding), self.rates
-        swap = holding.size / rates.write + holding.size / rates.read
-        if again is not None and again < swap and self.forget(holding):
+        again = self._seconds_again(holding)
+        if again is not None and again < self._swap_seconds(holding) and self.forget(holding):
             return True
         if holding.writing is None and not self._write(holding):
             return again is not None and self.forget(holding)
         holding.leaving = True
         self._finish(holding)
-        return True
+        return holding.tensor is None or self.forget(holding)
 
     def _write(self, holding: Holding) -> bool:
         if self.disk_closed:

@@ -15,7 +15,7 @@ class MemoryReport:
     """The last whole iteration, and fetches over all guided ones. Bytes, and seconds.
 
     `peak_before` is what plain training would have held, `peak` what was held. `late_fetches` are those that
-    backward had to wait for.
+    backward had to wait for. `disk_closed`: nothing is swapped, because the disk is full or it may not be.
     """
 
     budget: int
@@ -32,6 +32,7 @@ class MemoryReport:
     late_fetches: int
     fetches_in_all: int
     late_fetches_in_all: int
+    disk_closed: bool
     plan: MemoryPlan | None
     seconds: tuple[float, ...]
     held_before: tuple[int, ...]
@@ -54,6 +55,7 @@ class MemoryReport:
             f"  {waited}, late {self.late_fetches:,} of {self.fetches:,} fetches",
             f"  {self.iterations:,} iterations, {self.guided:,} by a plan",
         ]
+        lines += ["  nothing more goes to the disk"] if self.disk_closed else []
         return "\n".join([*lines, *([f"  {self.plan}"] if self.plan else [])])
 
 

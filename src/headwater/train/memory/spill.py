@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,15 @@ class SpillFile:
         """Bytes of places that are taken."""
         return self._size - sum(room for _, room in self._free)
 
+    @property
+    def left(self) -> int:
+        """Bytes that could be taken by now, without making them this process's own."""
+        disk, most = os.fstatvfs(self._file), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        growth = disk.f_bavail * disk.f_frsize
+        if most != resource.RLIM_INFINITY:
+            growth = min(growth, max(most - self._size, 0))
+        return self._size - self.used + growth
+
     def reserve(self, size: int) -> Extent:
         """A place for so many bytes; raises `SpillFailed` if the disk is full."""
         room = -(-max(size, 1) // PAGE) * PAGE
@@ -81,7 +91,10 @@ class SpillFile:
         buffer = memoryview((ctypes.c_char * extent.size).from_address(address)).cast("B")
         done = 0
         while done < extent.size:
-            count = os.preadv(self._file, [buffer[done : done + MOST_PER_CALL]], extent.offset + done)
+            try:
+                count = os.preadv(self._file, [buffer[done : done + MOST_PER_CALL]], extent.offset + done)
+            except OSError as error:
+                raise SpillFailed(f"the spill file in {self.folder} cannot be read: {error}") from error
             if count == 0:
                 raise SpillFailed(f"the spill file in {self.folder} ends too early; was it cut?")
             done += count
@@ -93,20 +106,21 @@ class SpillFile:
 
     def _grow(self, room: int) -> None:
         """By a step, or by what is asked for if a step is more than the disk has."""
+        reason = ""
         for step in (max(room, GROWTH), room):
             try:
                 os.posix_fallocate(self._file, self._size, step)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                     raise SpillFailed(f"the spill file in {self.folder} cannot grow: {error}") from error
-                failure = error
+                reason = str(error.strerror)  # not the error: with its frames it would hold what forward made
             else:
                 self.release(Extent(self._size, step, step))
                 self._size += step
                 return
         raise SpillFailed(
-            f"no room for {room:,} more bytes in {self.folder}, {self._size:,} are taken: {failure.strerror}"
-        ) from failure
+            f"no room for {room:,} more bytes in {self.folder}, {self._size:,} are taken: {reason}"
+        )
 
 
 def _open_nameless(folder: Path) -> int:

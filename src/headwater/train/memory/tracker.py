@@ -22,6 +22,8 @@ from headwater.train.memory.storages import is_loose
 
 _LEFT = "backward must run before its memory budget is left; call it inside of the `with`"
 
+TRUSTED = 2
+"""Iterations by a plan without an operation that finds no memory, after which none is waited for."""
 SLICE = 4
 """A tensor without history that is a smaller part of its storage than one in so many is a slice of data."""
 
@@ -35,6 +37,7 @@ class Tracker:
         self.done: Iteration | None = None
         self.guided = 0
         self.passed = 0
+        self.tight = False
         self.totals = Counts()
         self._lineage = lineage
         self._lock = threading.RLock()
@@ -141,6 +144,21 @@ class Tracker:
         with self._lock:
             return self._use(handle)
 
+    def relieve(self) -> bool:
+        """An operation found no memory: let go what may leave; whether anything did."""
+        with self._lock:
+            self.tight, quiet, self._lineage.quiet = True, self._lineage.quiet, True
+            try:
+                self.ledger.settle()
+                return self.ledger.relieve()
+            finally:
+                self._lineage.quiet = quiet
+
+    @property
+    def wants_relief(self) -> bool:
+        """Whether an operation may find no memory, as far as is known: it did before, or this is new."""
+        return self.tight or self.wants_lineage or self.guided < TRUSTED
+
     def finish(self) -> None:
         """Take note of an iteration that is over."""
         with self._lock:
@@ -197,7 +215,8 @@ class Tracker:
     def _want_lineage(self, again: bool) -> None:
         """Noting how tensors are made takes time: it is left where nothing is made again, unless there is no
         other way."""
-        needed = again or self.ledger.disk_closed or self.guides.makes_again
+        short = self.ledger.disk_closed or self.ledger.disk_short
+        needed = again or short or self.guides.makes_again
         self.wants_lineage = self.ledger.recomputes and needed
         if self.on_change is not None:
             self.on_change()
@@ -217,7 +236,7 @@ class Tracker:
             self.guided += 1
             self._add_up(iteration.counts)
             self.plan = guide.plan
-            guide.learn(iteration, self.ledger.rates)
+            guide.learn(iteration, self.ledger.rates, self.ledger.ways)
             self.guides.use(guide)
             if not self.guides.pressed:
                 self._next = Routine(self._sights if self._backward else self._past)
@@ -229,8 +248,11 @@ class Tracker:
 
     def _make_guide(self, iteration: Iteration) -> bool:
         """Whether an iteration that does not fit must be measured once more, for want of its lineage."""
-        made = Guide(iteration.entries, iteration.record(), self.ledger.budget, self.ledger.rates)
-        again = made.pressed and not self._measured and self.ledger.recomputes
+        ledger, record = self.ledger, iteration.record()
+        made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
+        if not ledger.take_room(made.plan.bytes_of("swap"), at_most=sum(iteration.sizes)):
+            made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
+        again = made.pressed and not self._measured and ledger.recomputes
         if not again:
             self.guides.add(made)
         self.plan = made.plan
@@ -319,11 +341,19 @@ class Tracker:
         iteration = self._iteration
         if iteration is None:
             return handle.of(ledger.give(holding))
+        if not iteration.backward:
+            self._settle_on_guide(iteration)
         iteration.note_use(holding.number if holding.turn == self._turn else -1, number, self._now())
         tensor = ledger.give(holding)
         self._issue(iteration)
         self._note_moment(iteration)
         return handle.of(tensor)
+
+    def _settle_on_guide(self, iteration: Iteration) -> None:
+        """Forward is over: a pattern that only begins like this one says nothing about its backward."""
+        if self._guide is None or len(self._guide.entries) != len(iteration.entries):
+            self._guide = self.guides.find_whole(iteration.entries)
+            self.ledger.next_use = None if self._guide is None else self._next_use
 
     def _note_late(self, holding: Holding, waited: float) -> None:
         if self._iteration is not None and self._guide is not None and holding.turn == self._turn:

@@ -64,12 +64,13 @@ class Lane:
 
     def send(self, transfer: Transfer) -> Transfer:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             usual = threading.stack_size(STACK)
             try:
-                self._thread.start()
+                thread.start()
             finally:
                 threading.stack_size(usual)
+            self._thread = thread
         self._queue.put(transfer)
         return transfer
 
@@ -104,6 +105,11 @@ class FileTier:
         threads = torch.get_num_threads()
         spare = len(os.sched_getaffinity(0)) > threads
         return Rates(self._out.rate, self._back.rate, 0.0 if spare else 1 / threads)
+
+    @property
+    def left(self) -> int:
+        """Bytes that could be taken by now."""
+        return self._file.left
 
     def reserve(self, size: int) -> Extent:
         return self._file.reserve(size)

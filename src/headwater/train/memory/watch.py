@@ -1,4 +1,4 @@
-"""Where lineage is noted: inside of modules' forward, so that backward runs at its own speed."""
+"""Where operations are watched: lineage inside of modules' forward, want of memory from there on."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 from headwater.train.memory.lineage import Lineage
+from headwater.train.memory.relief import Relief
 
 
 class ModuleWatch:
-    """Enters the mode around the outermost module that is called, while `wanted` says so.
+    """Enters lineage around the outermost module that is called, while `wanted` says so.
 
-    A mode that is active when backward begins would be called for each of its operations; modules are where
-    forward can be told from the rest.
+    A mode that is active when backward begins is called for each of its operations; modules are where
+    forward can be told from the rest. `relief` is for backward too: it is switched where a module begins.
     """
 
-    def __init__(self, mode: Lineage, wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self, mode: Lineage, wanted: Callable[[], bool], relief: Relief, relief_wanted: Callable[[], bool]
+    ) -> None:
         self._mode, self._wanted = mode, wanted
+        self._relief, self._relief_wanted = relief, relief_wanted
         self._thread = threading.get_ident()
         self._depth = 0
         self._entered = False
@@ -30,7 +34,7 @@ class ModuleWatch:
 
     def update(self) -> None:
         """Be there if it is wanted; called between modules, or when something changed inside of one."""
-        wanted = self._wanted() and not self._over
+        wanted = (self._wanted() or self._relief_wanted()) and not self._over
         if wanted and not self._hooks:
             self._depth = 0
             before = register_module_forward_pre_hook(self._before)
@@ -48,14 +52,17 @@ class ModuleWatch:
             hook.remove()
         self._hooks = []
         self._leave()
+        self._relief.switch(on=False)
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._depth += 1
-        if self._depth == 1 and self._wanted() and _is_forward():
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-            self._entered = True
+        if self._depth == 1 and _is_forward():
+            self._relief.switch(on=self._relief_wanted())
+            if self._wanted():
+                self._mode.__enter__()  # type: ignore[no-untyped-call]
+                self._entered = True
 
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() != self._thread or not self._depth:

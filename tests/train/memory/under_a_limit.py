@@ -1,0 +1,97 @@
+"""A process that may have little memory trains within a budget; prints JSON. Started by test_relief.py.
+
+    under_a_limit.py NET BUDGET
+
+The limit is lowered until operations find no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import headwater as hw
+from headwater.train.memory.tracker import Tracker
+
+ROWS = 64
+
+
+class Layer(nn.Module):
+    """An LSTM, which makes one large tensor for its backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(64, 64, batch_first=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        found: Tensor = self.layer(values)[0]
+        return found
+
+
+def recurrent() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(*(Layer() for _ in range(4))), torch.randn(ROWS, 64, 64)
+
+
+def dropping() -> tuple[nn.Module, Tensor]:
+    blocks = [
+        nn.Sequential(nn.Linear(512, 512), nn.BatchNorm1d(512), nn.GELU(), nn.Dropout(0.3)) for _ in range(6)
+    ]
+    return nn.Sequential(*blocks), torch.randn(4096, 512)
+
+
+NETS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {"recurrent": recurrent, "dropping": dropping}
+
+
+def run(net: nn.Module, values: Tensor) -> list[Tensor]:
+    """Three steps; gradients of the last, and what batch norms counted."""
+    for step in range(3):
+        torch.manual_seed(step)
+        net.zero_grad(set_to_none=True)
+        net(values).square().mean().backward()
+    return [one.grad.clone() for one in net.parameters() if one.grad is not None] + [
+        buffer.clone() for buffer in net.buffers()
+    ]
+
+
+def data_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
+
+
+def main(name: str, budget: int) -> dict[str, object]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net, values = NETS[name]()
+    start = {key: value.clone() for key, value in net.state_dict().items()}
+    expected = run(net, values)
+    relieved: list[bool] = []
+    relieve = Tracker.relieve
+
+    def count(self: Tracker) -> bool:
+        relieved.append(relieve(self))
+        return relieved[-1]
+
+    Tracker.relieve = count  # type: ignore[method-assign]
+    with hw.memory_budget(budget):  # warm: what torch imports with the first mode
+        run(net, values)
+    base = data_bytes()
+    for tenths in range(40, 8, -1):
+        net.load_state_dict(start)
+        resource.setrlimit(resource.RLIMIT_DATA, (base + tenths * budget // 10, resource.RLIM_INFINITY))
+        with hw.memory_budget(budget) as held:
+            found = run(net, values)
+        if any(relieved):
+            equal = len(found) == len(expected) and all(map(torch.equal, found, expected))
+            report = held.report()
+            return {"equal": equal, "within": report.peak <= budget, "limit": tenths / 10}
+    return {"equal": False}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
