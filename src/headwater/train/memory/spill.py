@@ -6,24 +6,15 @@ import ctypes
 import errno
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from headwater.errors import SpillFailed
+from headwater.train.memory.places import Extent, FreeList
 
 PAGE = 4096
 GROWTH = 64 * 2**20
 """The file grows by at least so much; disk space is taken when it grows, never while a tensor is written."""
 MOST_PER_CALL = 2**30
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A part of the file: `size` bytes of content within `room` bytes."""
-
-    offset: int
-    size: int
-    room: int
 
 
 class SpillFile:
@@ -34,7 +25,7 @@ class SpillFile:
         self.folder = Path(folder) if folder is not None else Path(tempfile.gettempdir())
         self._file = _open_nameless(self.folder)
         self._size = 0
-        self._free: list[tuple[int, int]] = []
+        self._places = FreeList()
 
     @property
     def size(self) -> int:
@@ -44,30 +35,20 @@ class SpillFile:
     @property
     def used(self) -> int:
         """Bytes of places that are taken."""
-        return self._size - sum(room for _, room in self._free)
+        return self._size - self._places.free
 
     def reserve(self, size: int) -> Extent:
         """A place for so many bytes; raises `SpillFailed` if the disk is full."""
         room = -(-max(size, 1) // PAGE) * PAGE
-        for index, (offset, free) in enumerate(self._free):
-            if free >= room:
-                rest = [(offset + room, free - room)] if free > room else []
-                self._free[index : index + 1] = rest
-                return Extent(offset, size, room)
+        offset = self._places.take(room)
+        if offset is not None:
+            return Extent(offset, size, room)
         self._grow(room)
         return self.reserve(size)
 
     def release(self, extent: Extent) -> None:
-        """Give a place back; neighbours become one."""
-        self._free.append((extent.offset, extent.room))
-        self._free.sort()
-        merged: list[tuple[int, int]] = []
-        for offset, room in self._free:
-            if merged and sum(merged[-1]) == offset:
-                merged[-1] = (merged[-1][0], merged[-1][1] + room)
-            else:
-                merged.append((offset, room))
-        self._free = merged
+        """Give a place back."""
+        self._places.give(extent.offset, extent.room)
 
     def write(self, extent: Extent, address: int) -> None:
         """Copy memory into the file; the interpreter is free meanwhile."""
@@ -101,7 +82,7 @@ class SpillFile:
                     raise SpillFailed(f"the spill file in {self.folder} cannot grow: {error}") from error
                 failure = error
             else:
-                self.release(Extent(self._size, step, step))
+                self._places.give(self._size, step)
                 self._size += step
                 return
         raise SpillFailed(
