@@ -24,7 +24,7 @@ from headwater.train.memory.slabs import Slabs
 from headwater.train.memory.spill import SpillFile
 from headwater.train.memory.stagedtier import StagedTier
 from headwater.train.memory.streams import Streams
-from lagging import Lagging
+from lagging import Lagging, Postponing
 
 CPU = torch.device("cpu")
 NETS = ["convolutional", "residual", "transformer", "lstm"]
@@ -111,6 +111,23 @@ def test_iterations_by_a_plan_never_wait_for_a_device_that_lags(name: str, recom
     assert report.guided >= 5
     assert max(waits) > 10, "times of a measured iteration are exact"
     assert waits[-3:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("host", [ENOUGH, 2**17, 0])
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("name", ["residual", "transformer"])
+def test_a_device_that_copies_as_late_as_it_may_finds_what_it_needs(
+    name: str, recompute: bool, host: int
+) -> None:
+    """No memory is given away or written to before it was copied, and nothing is used before it is back."""
+    device = Postponing()
+    watched = Watched(share_of(name, 0.6), host, module=device, recompute=recompute)
+    assert_equal(watched.train(name), train(name))
+    report = watched.budget.report()
+    assert report.peak <= report.budget
+    assert report.guided >= 1
+    if host and not recompute:
+        assert device.postponed > 10
 
 
 @pytest.mark.parametrize("behind", ["a bit", "an iteration"])

@@ -41,13 +41,15 @@ class Mark:
 
 
 class Streams:
-    """What one device has of them. `module` is torch's for its kind."""
+    """What one device has of them; `module` is torch's for its kind.
+
+    The device `lags` if it does what it is told later than the host's call returns.
+    """
 
     def __init__(self, device: torch.device, module: Any = None) -> None:
         self.device = device
         self._module = module if module is not None else torch.get_device_module(device)
         self.lags = hasattr(self._module.Event, "elapsed_time")
-        """Whether the device does what it is told later than the host says so."""
 
     def new(self) -> Any:
         """A stream of one's own."""
