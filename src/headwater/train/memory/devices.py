@@ -31,7 +31,10 @@ def find_device(device: str | torch.device | None) -> torch.device:
         raise WrongUse(f"{found} has no streams to carry tensors beside computing; give 'cuda' or 'cpu'")
     count = module.device_count() if module.is_available() else 0
     if (found.index or 0) >= count:
-        raise WrongUse(f"torch has {count} devices of kind {found.type} here, {found} is none of them")
+        raise WrongUse(
+            f"torch has {count} devices of kind {found.type} here, {found} is none of them; "
+            "leave `device` out, or give one that is there"
+        )
     return torch.device(found.type, module.current_device() if found.index is None else found.index)
 
 
