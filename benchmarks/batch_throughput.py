@@ -30,7 +30,7 @@ FLAGS = {
 def plain_peak(name: str, size: int) -> int:
     """Bytes that plain training holds for backward."""
     net = make(name)
-    with hw.memory_budget("1TiB") as budget:
+    with hw.memory_budget("1TiB", device="cpu") as budget:
         for _ in range(3):
             step(net, name, size)
         return budget.report().peak_before
@@ -45,7 +45,7 @@ def rival_rate(name: str, way: str, size: int, steps: int) -> float:
 def our_rate(name: str, size: int, steps: int, budget: int) -> float:
     """After the iterations in which it measures, plans and learns."""
     net = make(name)
-    with hw.memory_budget(budget):
+    with hw.memory_budget(budget, device="cpu"):
         for _ in range(SETTLING):
             step(net, name, size)
         return _rate(lambda: step(net, name, size), size, steps)
@@ -61,7 +61,7 @@ def _rate(call: Callable[[], None], size: int, steps: int) -> float:
 def settled(name: str, size: int, budget: int) -> tuple[float, float]:
     """The share of late fetches after some iterations, and the highest peak of all over the budget."""
     net, peaks = make(name), []
-    with hw.memory_budget(budget) as context:
+    with hw.memory_budget(budget, device="cpu") as context:
         for _ in range(SETTLING):
             step(net, name, size)
             peaks.append(context.report().peak)

@@ -78,7 +78,7 @@ def against_the_best(count: int) -> tuple[list[float], int]:
 def recorded(name: str, size: int) -> AccessRecord:
     """The accesses of a real iteration."""
     net = make(name)
-    with hw.memory_budget("1TiB") as budget:
+    with hw.memory_budget("1TiB", device="cpu") as budget:
         for _ in range(3):
             step(net, name, size)
         return budget.record()

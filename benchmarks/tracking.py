@@ -30,7 +30,7 @@ def measure(name: str, size: int, pairs: int) -> list[tuple[float, float]]:
     net, found = make(name), []
     for _ in range(pairs):
         plain = _median_step(lambda: step(net, name, size))
-        with hw.memory_budget("1TiB"):
+        with hw.memory_budget("1TiB", device="cpu"):
             for _ in range(SETTLING):
                 step(net, name, size)
             found.append((plain, _median_step(lambda: step(net, name, size))))

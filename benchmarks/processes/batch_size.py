@@ -35,7 +35,7 @@ def main(name: str, way: str, size: int, limit: int, budget: int = 2**20) -> dic
     if way != "ours":
         with RIVALS[way](net) as wrapped:
             return {"fits": _runs(lambda: step(wrapped, name, size))}
-    with hw.memory_budget(budget) as held:
+    with hw.memory_budget(budget, device="cpu") as held:
         if not _runs(lambda: step(net, name, size)):
             return {"fits": False}
         return {"fits": True, "held": held.report().peak, "budget": budget}
@@ -46,7 +46,7 @@ def _least_budget(net: torch.nn.Sequential, name: str, size: int) -> int:
     budget = 2**20
     while True:
         try:
-            with hw.memory_budget(budget):
+            with hw.memory_budget(budget, device="cpu"):
                 for _ in range(STEPS):
                     step(net, name, size)
         except MemoryTooSmall as error:
@@ -57,7 +57,7 @@ def _least_budget(net: torch.nn.Sequential, name: str, size: int) -> int:
 
 def _warm_up(net: torch.nn.Sequential, name: str, way: str) -> None:
     if way == "ours":
-        with hw.memory_budget("2MiB"):
+        with hw.memory_budget("2MiB", device="cpu"):
             for _ in range(2):
                 step(net, name, 2)
     else:

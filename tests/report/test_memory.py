@@ -14,7 +14,7 @@ from headwater.report.memory import memory_chapter, memory_figure
 
 
 def test_memory_before_and_after_is_drawn_with_the_budget() -> None:
-    budget = hw.memory_budget(500_000)
+    budget = hw.memory_budget(500_000, device="cpu")
     train("residual", around=budget, steps=4)
     report = budget.report()
     before, after, line = memory_figure(report).traces

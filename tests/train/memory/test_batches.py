@@ -57,3 +57,4 @@ def test_running_out_of_memory_is_not_fitting_and_other_errors_are_raised() -> N
     with pytest.raises(RuntimeError, match="shapes"):
         hw.max_batch(broken, "1MiB")
     assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))

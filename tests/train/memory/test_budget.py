@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import headwater as hw
 from budgets import assert_equal, loss_of, make, train
 from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed, WrongUse
-from headwater.train.memory.spill import SpillFile
+from headwater.train.memory.spill import SpillFile, _warn_if_memory
 
 
 def open_files() -> Counter[str]:
@@ -236,6 +236,14 @@ def test_a_full_disk_without_another_way_is_an_error(caplog: pytest.LogCaptureFi
         train("residual", around=small)
     assert caught.value.needed > 300_000
     assert "no room" in caplog.text
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")
+def test_a_folder_that_is_in_memory_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_if_memory.cache_clear()
+    SpillFile("/dev/shm").close()
+    SpillFile("/dev/shm").close()
+    assert caplog.text.count("/dev/shm is in memory itself") == 1
 
 
 def test_a_spill_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

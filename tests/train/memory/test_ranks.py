@@ -26,7 +26,7 @@ dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(
 model, _ = make("residual")
 wrapped = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-around = hw.memory_budget(int(budget)) if int(budget) else nullcontext()
+around = hw.memory_budget(int(budget), device="cpu") if int(budget) else nullcontext()
 with around:
     for step in range(5):
         torch.manual_seed(2 * step + int(rank))  # other images on each rank

@@ -30,7 +30,7 @@ def test_under_a_hard_limit_results_are_those_of_plain_training(net: str, budget
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["equal"]
-    assert found["within"]
+    assert found["relieved"] > 0, "else the limit was no limit"
 
 
 class Scarce(TorchDispatchMode):

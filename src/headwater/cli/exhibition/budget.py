@@ -88,11 +88,11 @@ def _show_memory(training: Dataset, *, seed: int) -> tuple[Chapter, dict[str, An
     loader = training_loader(training, seed)
     batches = list(islice(loader, 2)) * _TIMES
     classes = len(training.classes)
-    with memory_budget(_MOST) as budget:
+    with memory_budget(_MOST, device="cpu") as budget:
         _learn(batches[:2], classes, seed)
     most = budget.report().peak_before
     plain = _learn(batches, classes, seed)
-    with memory_budget(int(_HELD * most)) as budget:
+    with memory_budget(int(_HELD * most), device="cpu") as budget:
         held = _learn(batches, classes, seed)
     report = budget.report()
     differing = sum(int((a != b).sum()) for a, b in zip(plain, held, strict=True))

@@ -6,8 +6,10 @@ import gc
 import os
 from collections.abc import Callable
 
+import torch
+
 from headwater.errors import MemoryTooSmall, WrongUse
-from headwater.train.memory.budget import memory_budget
+from headwater.train.memory.budget import MemoryBudget, memory_budget
 from headwater.train.memory.relief import is_out_of_memory
 
 RUNS = 2
@@ -20,6 +22,8 @@ def max_batch(
     *,
     start: int = 1,
     most: int = 2**20,
+    device: str | torch.device | None = None,
+    host: int | str | None = None,
     spill: str | os.PathLike[str] | None = None,
 ) -> int:
     """The largest size for which `step(size)`, a forward and a backward pass, stays within the budget.
@@ -32,7 +36,7 @@ def max_batch(
         raise WrongUse(f"sizes from {start} to {most} are none; start at 1 or more, below the most")
 
     def fits(size: int) -> bool:
-        return _fits(step, size, budget, spill)
+        return _fits(step, size, memory_budget(budget, device=device, host=host, spill=spill))
 
     good, bad = 0, start
     while bad <= most and fits(bad):
@@ -43,11 +47,9 @@ def max_batch(
     return good
 
 
-def _fits(
-    step: Callable[[int], object], size: int, budget: int | str, spill: str | os.PathLike[str] | None
-) -> bool:
+def _fits(step: Callable[[int], object], size: int, budget: MemoryBudget) -> bool:
     try:
-        with memory_budget(budget, spill=spill):
+        with budget:
             for _ in range(RUNS):
                 step(size)
     except MemoryTooSmall:

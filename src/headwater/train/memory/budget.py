@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 import torch
@@ -11,11 +12,15 @@ import torch
 from headwater.data.bytecount import parse_bytes
 from headwater.errors import WrongUse
 from headwater.plan.memory import AccessRecord
+from headwater.train.memory.devices import find_device, find_host_bytes
+from headwater.train.memory.hosttier import open_host_tier
 from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.lineage import Lineage
 from headwater.train.memory.outcome import MemoryReport
 from headwater.train.memory.relief import Relief
 from headwater.train.memory.spill import SpillFile
+from headwater.train.memory.streams import Clock, Streams
+from headwater.train.memory.tier import Tier
 from headwater.train.memory.tracker import Tracker
 from headwater.train.memory.transfer import FileTier
 from headwater.train.memory.watch import ModuleWatch
@@ -31,14 +36,13 @@ class MemoryBudget:
     and what an operation needs while it runs do not. One at a time in a process.
     """
 
-    def __init__(
-        self, budget: int, *, spill: str | os.PathLike[str] | None, swap: bool, recompute: bool
-    ) -> None:
+    def __init__(self, budget: int, open_tier: Callable[[], Tier], *, streams: Streams, ways: Ways) -> None:
+        """For the device that has the streams; what leaves its memory goes to the tier."""
         if budget <= 0:
             raise WrongUse(f"a memory budget of {budget} bytes holds nothing; give at least some")
-        if not swap and not recompute:
+        if not ways.swap and not ways.recompute:
             raise WrongUse("without swap and recompute nothing can leave memory; allow at least one")
-        self._budget, self._spill, self._ways = budget, spill, Ways(swap, recompute)
+        self._budget, self._open_tier, self._streams, self._ways = budget, open_tier, streams, ways
         self._tracker: Tracker | None = None
         self._last: MemoryReport | None = None
 
@@ -83,9 +87,11 @@ class MemoryBudget:
         raise WrongUse("no iteration was measured yet, or the memory budget was left; ask inside of it")
 
     def _open(self) -> None:
-        self._tier = FileTier(SpillFile(self._spill))
-        lineage = Lineage()
-        tracker = Tracker(Ledger(self._budget, self._tier, self._ways), lineage)
+        self._tier = self._open_tier()
+        clock = Clock(self._streams)
+        lineage = Lineage(clock)
+        ledger = Ledger(self._budget, self._tier, self._ways, clock)
+        tracker = Tracker(ledger, lineage, self._streams.device)
         relief = Relief(tracker.relieve)
         self._watch = ModuleWatch(
             lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief
@@ -110,20 +116,32 @@ class MemoryBudget:
 def memory_budget(
     budget: int | str,
     *,
+    device: str | torch.device | None = None,
+    host: int | str | None = None,
     spill: str | os.PathLike[str] | None = None,
     swap: bool = True,
     recompute: bool = True,
 ) -> MemoryBudget:
     """A context in which training steps hold at most `budget` bytes for backward, such as "6GiB".
 
-    What does not fit goes, if it may `swap`, to a nameless file in the folder `spill` (None: the system's
-    folder for temporary files), or is computed again, if it may `recompute`. Loss and gradients are those of
-    plain training, bit for bit. Raises `SpillFailed` on entry if the folder is missing or cannot be written
-    to, `MemoryTooSmall` in backward if one step of it alone needs more, `SavedTensorChanged` where plain
-    training would say that a tensor was modified in place, and `WrongUse` for a second one at the same time
-    and for double backward.
+    What counts is memory of one `device`; None is torch's current accelerator, and the CPU where there is
+    none. What does not fit goes, if it may `swap`, from an accelerator to at most `host` bytes of pinned host
+    memory (None: a quarter of the machine's) and beyond that to a nameless file, from RAM to the file; or it
+    is computed again, if it may `recompute`. The file is in the folder `spill` (None: the system's folder for
+    temporary files). Loss and gradients are those of plain training, bit for bit. Raises `SpillFailed` on
+    entry if the folder is missing or cannot be written to, `MemoryTooSmall` in backward if one step of it
+    alone needs more, `SavedTensorChanged` where plain training would say that a tensor was modified in place,
+    and `WrongUse` for a device that torch does not have, for `host` with a CPU, for a second budget at the
+    same time and for double backward.
     """
-    return MemoryBudget(parse_bytes(budget), spill=spill, swap=swap, recompute=recompute)
+    streams = Streams(find_device(device))
+    most = find_host_bytes(host, streams.device)
+
+    def open_tier() -> Tier:
+        file = SpillFile(spill)
+        return FileTier(file) if streams.device.type == "cpu" else open_host_tier(file, streams, most)
+
+    return MemoryBudget(parse_bytes(budget), open_tier, streams=streams, ways=Ways(swap, recompute))
 
 
 def _report(tracker: Tracker) -> MemoryReport:

@@ -1,4 +1,4 @@
-"""What stands in a graph for a saved tensor, and what owns its memory or its place on disk."""
+"""What stands in a graph for a saved tensor, and what owns its memory or its place elsewhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from headwater.train.memory.lineage import Node
-from headwater.train.memory.spill import Extent
+from headwater.train.memory.places import Extent
 from headwater.train.memory.storages import WeakStorage, part_of
-from headwater.train.memory.transfer import Transfer
+from headwater.train.memory.tier import Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Obituary:
     size: int
     counted: bool
     extent: Extent | None
-    transfer: Transfer | None
+    transfer: Move | None
     weak: WeakStorage
 
 
@@ -30,10 +30,9 @@ class Holding:
 
     Handles own it: when the last one goes, with the graph or after its step of the backward pass, its memory
     goes at once, and the account is settled at the next access. `tensor` is there or not; `extent` is a copy
-    on disk, whole unless `writing`, after which the tensor goes if it is `leaving`; `sources` are what it can
-    be made of. Parts that were saved with a version
-    of their own are in `also`, with it. It is `needed` if another one is to be made of it. `number` counts
-    the holdings of an iteration, `turn` the iterations.
+    elsewhere, whole unless `writing`, after which the tensor goes if it is `leaving`; `sources` are what it
+    can be made of. Parts that were saved with a version of their own are in `also`, with it. It is `needed`
+    if another one is to be made of it. `number` counts the holdings of an iteration, `turn` the iterations.
     """
 
     __slots__ = (
@@ -71,8 +70,8 @@ class Holding:
         self.needed = False
         self.spoiled = False
         self.extent: Extent | None = None
-        self.writing: Transfer | None = None
-        self.reading: Transfer | None = None
+        self.writing: Move | None = None
+        self.reading: Move | None = None
         self.node: Node | None = None
         self.sources: tuple[Holding, ...] | None = None
         self.sample: torch.Tensor | None = None
@@ -81,7 +80,7 @@ class Holding:
 
     @property
     def clean(self) -> bool:
-        """Whether there is a whole copy on disk."""
+        """Whether there is a whole copy elsewhere."""
         return self.extent is not None and self.writing is None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, field
 
@@ -123,6 +124,8 @@ class _Genealogy:
 
     def _made(self, node: Node | None, depth: int) -> tuple[tuple[int, ...] | None, float]:
         if node is None or node.recipe is None or len(self._extra) > DEEPEST * max(len(self._numbers), 1):
+            return None, 0.0
+        if math.isinf(node.recipe.seconds):  # nobody knows what that would cost
             return None, 0.0
         return tuple(self._number(ref.node) for ref in node.recipe.refs()), node.recipe.seconds
 

@@ -27,7 +27,8 @@ from headwater.train.memory.replay import (
     take_sample,
 )
 from headwater.train.memory.storages import WeakStorage
-from headwater.train.memory.transfer import FileTier
+from headwater.train.memory.streams import Clock
+from headwater.train.memory.tier import Move, Tier
 
 CHANGED = (
     "a tensor that backward needs was changed in place after forward saved it; "
@@ -45,11 +46,21 @@ class Ways:
     recompute: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A fetch of a device's that somebody waited for, and of which tensor of which iteration it was."""
+
+    turn: int
+    number: int
+    reading: Move
+
+
 class Ledger:
     """Holds at most `budget` bytes of what autograd saved. Not safe for threads by itself: its user locks."""
 
-    def __init__(self, budget: int, tier: FileTier, ways: Ways) -> None:
+    def __init__(self, budget: int, tier: Tier, ways: Ways, clock: Clock) -> None:
         self.budget = budget
+        self.clock = clock
         self.held = 0
         self.whole = 0
         self.alive = 0
@@ -57,7 +68,7 @@ class Ledger:
         self.lost_seconds = 0.0
         self.obituaries: deque[Obituary] = deque()
         self.next_use: Callable[[Holding], int] | None = None
-        self.on_late: Callable[[Holding, float], None] | None = None
+        self.on_late: Callable[[int, int, float], None] | None = None
         self.lasting: dict[int, WeakStorage] = {}
         self._tier, self.recomputes = tier, ways.recompute
         self._resident: dict[int, weakref.ref[Holding]] = {}
@@ -65,6 +76,7 @@ class Ledger:
         self._dying: list[Obituary] = []
         self._pinned: set[int] = set()
         self._given: set[int] = set()
+        self._asked: list[_Asked] = []
         self.disk_closed = not ways.swap
         self.disk_short = False
 
@@ -90,6 +102,8 @@ class Ledger:
             self._writing.popleft()
             if first is not None:
                 self._finish(first)
+        if self._asked:
+            self._judge()
 
     def admit(self, holding: Holding) -> None:
         """Hold something new; if nothing else can go, it goes itself."""
@@ -200,10 +214,9 @@ class Ledger:
         if self.disk_closed or not size:
             return True
         try:
-            self._tier.release(self._tier.reserve(size))
+            self.disk_short = self._tier.prepare(size) < at_most
         except SpillFailed as error:
             self._give_up_disk(error)
-        self.disk_short = self._tier.left < at_most
         return not self.disk_closed
 
     def relieve(self) -> bool:
@@ -233,14 +246,14 @@ class Ledger:
     def _make_again(self, holding: Holding) -> None:
         if holding.node is None or holding.sources is None:
             raise SavedTensorChanged("a saved tensor is gone: its memory budget was left before backward ran")
-        begin, lost = time.perf_counter(), self.lost_seconds
+        begin, lost = self.clock(), self.lost_seconds
         made = replay(holding.node, self)
         self.give_back(holding.size)  # it was lent, and is held from now on
         if holding.sample is not None:
             check_sample(made, holding.sample, holding.size)
         holding.tensor, holding.version, holding.sources = made, made._version, None
         self._count(holding)
-        seconds = time.perf_counter() - begin - (self.lost_seconds - lost)
+        seconds = self.clock() - begin - (self.lost_seconds - lost)
         self.counts.recompute_seconds += seconds
         self.counts.recomputed += holding.size
         self.lost_seconds += seconds
@@ -254,14 +267,30 @@ class Ledger:
     def _wait_for(self, holding: Holding) -> None:
         reading = holding.reading
         assert reading is not None
-        late, begin = not reading.done, time.perf_counter()
         with self._stalling():
             reading.wait()
         holding.reading = None
-        if late:
+        if reading.waited is None:
+            self._asked.append(_Asked(holding.turn, holding.number, reading))
+        else:
+            self._note_wait(holding.turn, holding.number, reading.waited)
+
+    def _judge(self) -> None:
+        """Fetches that a device was told to wait for: whether it had to is known when it got there."""
+        asked, self._asked = self._asked, []
+        for one in asked:
+            waited = one.reading.waited
+            if waited is None:
+                self._asked.append(one)
+            else:
+                self.counts.stall_seconds += waited
+                self._note_wait(one.turn, one.number, waited)
+
+    def _note_wait(self, turn: int, number: int, waited: float) -> None:
+        if waited > 0:
             self.counts.late += 1
             if self.on_late is not None:
-                self.on_late(holding, time.perf_counter() - begin)
+                self.on_late(turn, number, waited)
 
     def _require_room(self, size: int) -> None:
         if not self._make_room(size):
@@ -429,11 +458,11 @@ class Ledger:
 
     @contextmanager
     def _stalling(self) -> Iterator[None]:
-        begin, lost = time.perf_counter(), self.lost_seconds
+        begin, lost = self.clock(), self.lost_seconds
         try:
             yield
         finally:
-            seconds = time.perf_counter() - begin - (self.lost_seconds - lost)
+            seconds = self.clock() - begin - (self.lost_seconds - lost)
             self.counts.stall_seconds += seconds
             self.lost_seconds += seconds
 

@@ -5,7 +5,6 @@ Nothing here holds a tensor's memory, except that of parameters and of what is t
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwater.train.memory.operators import Kind, kind_of, may_replay, without_side_effects
 from headwater.train.memory.storages import WeakStorage, is_loose
+from headwater.train.memory.streams import Clock
 
 if TYPE_CHECKING:
     from headwater.train.memory.holding import Holding
@@ -81,8 +81,9 @@ class Recipe:
 class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every operation while it is entered, unless `quiet`; `clear` forgets all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.clock = clock
         self.quiet = False
         self._nodes: dict[int, Node] = {}
         self._outside: dict[int, WeakStorage] = {}
@@ -111,9 +112,9 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind is Kind.OTHER:
             return func(*args, **kwargs)
         noted = self._recipe_of(functional, args, kwargs)
-        begin = time.perf_counter()
+        begin = self.clock()
         out = func(*args, **kwargs)
-        recipe = noted and Recipe(*noted, time.perf_counter() - begin)
+        recipe = noted and Recipe(*noted, self.clock.since(begin))
         self._note(out, recipe, step=int(kind is Kind.CHANGE))
         return out
 

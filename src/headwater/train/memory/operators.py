@@ -114,7 +114,7 @@ def may_replay(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     if name == "_scaled_dot_product_flash_attention_for_cpu":
         drop = args[3] if len(args) > 3 else kwargs.get("dropout_p", 0.0)
         return bool(drop == 0.0)
-    if name in PRODUCTS and any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
+    if name in PRODUCTS and any(isinstance(arg, torch.Tensor) and arg.device.type != "cpu" for arg in args):
         return torch.are_deterministic_algorithms_enabled()
     return True
 

@@ -11,7 +11,7 @@ import torch
 from headwater.errors import SavedTensorChanged
 from headwater.train.memory.holding import Holding
 from headwater.train.memory.lineage import Fixed, Node, Recipe, Ref
-from headwater.train.memory.storages import part_of
+from headwater.train.memory.storages import bytes_of, part_of
 
 SAMPLES = 64
 """Bytes of a tensor that are remembered, to see that it came back."""
@@ -113,9 +113,8 @@ def _run(recipe: Recipe, give: Callable[[Ref], torch.Tensor], node: Node, accoun
 
 def take_sample(tensor: torch.Tensor) -> torch.Tensor:
     """Some bytes of the storage, spread over it."""
-    storage = tensor.untyped_storage()
-    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-    return flat.index_select(0, _places(storage.nbytes()).to(tensor.device))
+    whole = bytes_of(tensor)
+    return whole.index_select(0, _places(whole.numel(), tensor.device))
 
 
 def check_sample(tensor: torch.Tensor, sample: torch.Tensor, size: int) -> None:
@@ -144,5 +143,5 @@ def _restore(value: Any, give: Callable[[Ref], torch.Tensor]) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _places(size: int) -> torch.Tensor:
-    return torch.linspace(0, size - 1, SAMPLES, dtype=torch.float64).round().long()
+def _places(size: int, device: torch.device) -> torch.Tensor:
+    return torch.linspace(0, size - 1, SAMPLES, dtype=torch.float64, device="cpu").round().long().to(device)

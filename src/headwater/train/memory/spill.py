@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import resource
 import tempfile
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from headwater.errors import SpillFailed
+from headwater.train.memory.places import Extent, FreeList
 
 PAGE = 4096
 GROWTH = 64 * 2**20
 """The file grows by at least so much; disk space is taken when it grows, never while a tensor is written."""
 MOST_PER_CALL = 2**30
 
-
-@dataclass(frozen=True)
-class Extent:
-    """A part of the file: `size` bytes of content within `room` bytes."""
-
-    offset: int
-    size: int
-    room: int
+logger = logging.getLogger(__name__)
 
 
 class SpillFile:
@@ -34,8 +29,9 @@ class SpillFile:
         """Raises `SpillFailed` for a folder that is missing or that cannot be written to."""
         self.folder = Path(folder) if folder is not None else Path(tempfile.gettempdir())
         self._file = _open_nameless(self.folder)
+        _warn_if_memory(self.folder)
         self._size = 0
-        self._free: list[tuple[int, int]] = []
+        self._places = FreeList()
 
     @property
     def size(self) -> int:
@@ -45,11 +41,15 @@ class SpillFile:
     @property
     def used(self) -> int:
         """Bytes of places that are taken."""
-        return self._size - sum(room for _, room in self._free)
+        return self._size - self._places.free
 
-    @property
-    def left(self) -> int:
-        """Bytes that could be taken by now, without making them this process's own."""
+    def prepare(self, size: int) -> int:
+        """Take so much disk, if it is not taken yet; how much could be had in all, without taking it.
+
+        Raises `SpillFailed` if the disk is full.
+        """
+        if size:
+            self.release(self.reserve(size))
         disk, most = os.fstatvfs(self._file), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         growth = disk.f_bavail * disk.f_frsize
         if most != resource.RLIM_INFINITY:
@@ -59,25 +59,15 @@ class SpillFile:
     def reserve(self, size: int) -> Extent:
         """A place for so many bytes; raises `SpillFailed` if the disk is full."""
         room = -(-max(size, 1) // PAGE) * PAGE
-        for index, (offset, free) in enumerate(self._free):
-            if free >= room:
-                rest = [(offset + room, free - room)] if free > room else []
-                self._free[index : index + 1] = rest
-                return Extent(offset, size, room)
+        offset = self._places.take(room)
+        if offset is not None:
+            return Extent(offset, size, room)
         self._grow(room)
         return self.reserve(size)
 
     def release(self, extent: Extent) -> None:
-        """Give a place back; neighbours become one."""
-        self._free.append((extent.offset, extent.room))
-        self._free.sort()
-        merged: list[tuple[int, int]] = []
-        for offset, room in self._free:
-            if merged and sum(merged[-1]) == offset:
-                merged[-1] = (merged[-1][0], merged[-1][1] + room)
-            else:
-                merged.append((offset, room))
-        self._free = merged
+        """Give a place back."""
+        self._places.give(extent.offset, extent.room)
 
     def write(self, extent: Extent, address: int) -> None:
         """Copy memory into the file; the interpreter is free meanwhile."""
@@ -115,7 +105,7 @@ class SpillFile:
                     raise SpillFailed(f"the spill file in {self.folder} cannot grow: {error}") from error
                 reason = str(error.strerror)  # not the error: with its frames it would hold what forward made
             else:
-                self.release(Extent(self._size, step, step))
+                self._places.give(self._size, step)
                 self._size += step
                 return
         raise SpillFailed(
@@ -140,3 +130,14 @@ def _open_unlinked(folder: Path) -> int:
         raise SpillFailed(f"the spill folder {folder} cannot be written to: {error.strerror}") from error
     os.unlink(name)
     return file
+
+
+@cache
+def _warn_if_memory(folder: Path) -> None:
+    """Once for a folder: what goes to a file system in memory is not out of memory."""
+    device = os.stat(folder).st_dev
+    number, mounts = f"{os.major(device)}:{os.minor(device)}", Path("/proc/self/mountinfo")
+    lines = mounts.read_text().splitlines() if mounts.exists() else []
+    kinds = {line.split()[2]: line.partition(" - ")[2].split()[0] for line in lines}
+    if kinds.get(number) in ("tmpfs", "ramfs"):
+        logger.warning("the spill folder %s is in memory itself; give one on a disk: spill=", folder)

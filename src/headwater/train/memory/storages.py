@@ -38,3 +38,8 @@ def part_of(
         return tensor
     empty = torch.empty(0, dtype=dtype, device=tensor.device)
     return empty.set_(tensor.untyped_storage(), offset, size, stride)
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the tensor's storage; what is written to it does not count as a change of the tensor."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

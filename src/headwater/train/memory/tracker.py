@@ -31,8 +31,9 @@ SLICE = 4
 class Tracker:
     """Packs and unpacks, finds where an iteration begins, and follows its plan."""
 
-    def __init__(self, ledger: Ledger, lineage: Lineage) -> None:
+    def __init__(self, ledger: Ledger, lineage: Lineage, device: torch.device) -> None:
         self.ledger = ledger
+        self._device = device
         self.guides = Guides()
         self.done: Iteration | None = None
         self.guided = 0
@@ -57,6 +58,8 @@ class Tracker:
         self._past: list[Sight] = []  # of the iteration before, until it is looked at
         self._backward = False
         self._woken = False
+        self._again = False  # whether the times of the next iteration must be exact, although there is a plan
+        self._before: Guide | None = None
         self.wants_lineage = ledger.recomputes
         self.on_change: Callable[[], None] | None = None
         self.plan: MemoryPlan | None = None
@@ -76,7 +79,7 @@ class Tracker:
             if light is not None:
                 return light
             self._wake(self._routine)
-        handle = self._pack(tensor, alone=_is_left_alone(tensor))
+        handle = self._pack(tensor, alone=_is_left_alone(tensor, self._device))
         self._sights.append((tensor.shape, tensor.dtype, isinstance(handle, Plain)))
         return handle
 
@@ -196,7 +199,8 @@ class Tracker:
         self._turn += 1
         self._issued = 0
         self._step = -1
-        self._guide = self.guides.find(())
+        self._before, self._guide = self._guide, self.guides.find(())
+        self.ledger.clock.exact, self._again = self._guide is None or self._again, False
         self._known = {key: ref for key, ref in self._known.items() if ref() is not None}
         self.ledger.begin(self._iteration.counts)
         self._measured = self.wants_lineage
@@ -247,7 +251,10 @@ class Tracker:
         return again
 
     def _make_guide(self, iteration: Iteration) -> bool:
-        """Whether an iteration that does not fit must be measured once more, for want of its lineage."""
+        """Whether an iteration must be measured once more, for want of its lineage or of exact times."""
+        if not self.ledger.clock.sure:
+            self._again = True
+            return True
         ledger, record = self.ledger, iteration.record()
         made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
         if not ledger.take_room(made.plan.bytes_of("swap"), at_most=sum(iteration.sizes)):
@@ -307,6 +314,7 @@ class Tracker:
             return
         if place >= len(guide.entries) or guide.entries[place] != iteration.entries[place]:
             self._guide = self.guides.find(iteration.entries)
+            iteration.late.clear()  # it was noted for the other one
 
     def _place(self, holding: Holding, *, fresh: bool) -> None:
         """Hold it; at the last time that it is saved, when all parts of it are final, it may leave."""
@@ -355,9 +363,11 @@ class Tracker:
             self._guide = self.guides.find_whole(iteration.entries)
             self.ledger.next_use = None if self._guide is None else self._next_use
 
-    def _note_late(self, holding: Holding, waited: float) -> None:
-        if self._iteration is not None and self._guide is not None and holding.turn == self._turn:
-            self._iteration.late[holding.number] = waited
+    def _note_late(self, turn: int, number: int, waited: float) -> None:
+        """A device may be an iteration behind the host."""
+        recent = turn == self._turn or (turn == self._turn - 1 and self._before is self._guide)
+        if self._iteration is not None and self._guide is not None and recent:
+            self._iteration.late[number] = waited
 
     def _issue(self, iteration: Iteration) -> None:
         """Fetches whose trigger has come; those without room wait for the next access."""
@@ -379,7 +389,7 @@ class Tracker:
         return self._iteration.accesses - 1 if self._iteration is not None else 0
 
     def _now(self) -> float:
-        return time.perf_counter() - self.ledger.lost_seconds
+        return self.ledger.clock() - self.ledger.lost_seconds
 
     def _note_moment(self, iteration: Iteration) -> None:
         iteration.moments.append(Moment(iteration.times[-1], self.ledger.whole, self.ledger.held))
@@ -391,11 +401,12 @@ def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
     return tensor
 
 
-def _is_left_alone(tensor: torch.Tensor) -> bool:
-    """Parameters, what is small, what has no plain memory, and slices of data that outlive the step."""
+def _is_left_alone(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Parameters, what is small, what has no plain memory, and slices of data that outlive the step; all that
+    is on another device than the one whose memory counts."""
     if is_outside(tensor) or tensor.layout is not torch.strided:
         return True
-    if tensor.device.type != "cpu":
+    if tensor.device != device:
         return True
     if type(tensor) is not torch.Tensor or tensor.is_conj() or tensor.is_neg():
         return True

@@ -11,7 +11,8 @@ from queue import SimpleQueue
 import torch
 
 from headwater.plan.memory import Rates
-from headwater.train.memory.spill import Extent, SpillFile
+from headwater.train.memory.places import Extent
+from headwater.train.memory.spill import SpillFile
 
 USUAL_RATE = 1e9
 """Bytes per second, until something was carried."""
@@ -19,6 +20,8 @@ STACK = 2**18
 """Bytes; the usual 8 MiB of a thread count against a limit on the process's data."""
 MEMORY = 0.2
 """How much the newest transfer counts in the rate."""
+SMALLEST = 2**16
+"""Bytes; of what is smaller, the call is what takes time, and no rate is measured."""
 
 
 class Transfer:
@@ -27,6 +30,7 @@ class Transfer:
     def __init__(self, work: Callable[[], None], size: int, tensor: torch.Tensor) -> None:
         self.size = size
         self.tensor: torch.Tensor | None = tensor
+        self.waited: float | None = None
         self._work: Callable[[], None] | None = work
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -37,7 +41,9 @@ class Transfer:
 
     def wait(self) -> None:
         """Until it is done; raises what went wrong."""
+        late, begin = not self.done, time.perf_counter()
         self._done.wait()
+        self.waited = time.perf_counter() - begin if late else 0.0
         if self._error is not None:
             raise self._error
 
@@ -86,7 +92,7 @@ class Lane:
             begin = time.perf_counter()
             transfer.run()
             seconds = max(time.perf_counter() - begin, 1e-7)
-            if transfer.size >= 2**16:  # of small ones, the call is what takes time
+            if transfer.size >= SMALLEST:
                 self.rate += MEMORY * (transfer.size / seconds - self.rate)
             del transfer
 
@@ -106,10 +112,8 @@ class FileTier:
         spare = len(os.sched_getaffinity(0)) > threads
         return Rates(self._out.rate, self._back.rate, 0.0 if spare else 1 / threads)
 
-    @property
-    def left(self) -> int:
-        """Bytes that could be taken by now."""
-        return self._file.left
+    def prepare(self, size: int) -> int:
+        return self._file.prepare(size)
 
     def reserve(self, size: int) -> Extent:
         return self._file.reserve(size)
