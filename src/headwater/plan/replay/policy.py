@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headwater.plan.replay.curvature import Curvature
+from headwater.plan.replay.spacing import Outlook
 
 
 class Decider(Protocol):
@@ -17,8 +18,8 @@ class Decider(Protocol):
         """
         ...
 
-    def observe(self, error: float) -> None:
-        """After a computed step: the estimated error so far, as a share of how far the weights have moved."""
+    def observe(self, outlook: Outlook) -> None:
+        """After a computed step: what it says of the error in the end."""
         ...
 
     @property

@@ -132,13 +132,13 @@ class Follower:
         change = self._react(visit, moment, gradient)
         if visit.changed:
             place = self._old.place + self._offset.place
-            now = torch.from_numpy(change).mul_(visit.size)
-            now.add_(torch.from_numpy(gradient), alpha=len(visit.leaving) - len(visit.joining))
+            now, size = torch.from_numpy(change).mul_(visit.size / visit.now), visit.now
+            fewer = len(visit.leaving) - len(visit.joining)
+            now.add_(torch.from_numpy(gradient), alpha=fewer / size)
             if len(visit.leaving):
-                now.sub_(torch.from_numpy(self._sum(visit.leaving, place)))
+                now.sub_(torch.from_numpy(self._sum(visit.leaving, place)), alpha=1 / size)
             if len(visit.joining):
-                now.add_(torch.from_numpy(self._sum(visit.joining, place)))
-            now.div_(visit.now)
+                now.add_(torch.from_numpy(self._sum(visit.joining, place)), alpha=1 / size)
         return change
 
     def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
