@@ -32,7 +32,7 @@ class Course:
 
     @property
     def futile(self) -> bool:
-        """Whether so many steps are computed that training from here on costs less than following."""
+        """Whether so many steps are computed that approximating from here on does not pay."""
         return self._decider.futile
 
     @property

@@ -24,7 +24,7 @@ class Decider(Protocol):
 
     @property
     def futile(self) -> bool:
-        """Whether so many steps are computed that training from here on costs less than following."""
+        """Whether so many steps are computed that approximating from here on does not pay."""
         ...
 
 
