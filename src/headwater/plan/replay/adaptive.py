@@ -14,6 +14,8 @@ from headwater.plan.replay.spacing import Outlook, best_period
 _GROW = 1.3
 _AIM = 0.85
 """The share of the tolerance that is aimed at; what comes unexpectedly needs the rest."""
+_LONGER = 2
+"""With batches a period may be so many times as long: what is off is noise, and does not grow with it."""
 _HEARD = 0.2
 """What the last computed step counts for in how far predictions are off, against all before it."""
 _NEWS = 0.25
@@ -27,7 +29,8 @@ _PATIENCE = 16
 class Adaptive:
     """Keep the estimated error below `tolerance`, a share of how far the weights move.
 
-    The first `burn_in` steps are computed, and at least one of `longest`. Raises `WrongUse` for what cannot
+    The first `burn_in` steps are computed, and at least one of `longest`, of twice as many where a convex
+    loss has batches. Raises `WrongUse` for what cannot
     be.
     """
 
@@ -46,8 +49,8 @@ class Adaptive:
     def informed(self) -> bool:
         return True
 
-    def begin(self) -> _Spacing:
-        return _Spacing(self)
+    def begin(self, *, noisy: bool = False, convex: bool = True) -> _Spacing:
+        return _Spacing(self, self.longest * (_LONGER if noisy and convex else 1))
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
         if not convex:
@@ -58,8 +61,8 @@ class Adaptive:
 class _Spacing:
     """The period that stands, and when a step was computed last."""
 
-    def __init__(self, policy: Adaptive) -> None:
-        self._policy = policy
+    def __init__(self, policy: Adaptive, longest: int) -> None:
+        self._policy, self._longest = policy, longest
         self._period, self._last, self._now = min(2, policy.longest), 0, 0
         self._in_a_row = 0
         self._fresh: Numbers | None = None
@@ -85,9 +88,9 @@ class _Spacing:
         if before is not None and known:
             self._fresh = before + _HEARD * (outlook.fresh - before)
         if self._now > policy.burn_in:
-            best = best_period(replace(outlook, fresh=self._fresh), _AIM * policy.tolerance, policy.longest)
+            best = best_period(replace(outlook, fresh=self._fresh), _AIM * policy.tolerance, self._longest)
             self._period = min(best, max(self._period + 1, int(self._period * _GROW)))
 
     @property
     def _news(self) -> float:
-        return _NEWS * self._period / self._policy.longest
+        return _NEWS * min(1.0, self._period / self._policy.longest)

@@ -19,7 +19,7 @@ class Course:
     def __init__(
         self, policy: Policy, inertia: Inertia, *, size: int, noisy: bool, convex: bool = True
     ) -> None:
-        self._decider = policy.begin()
+        self._decider = policy.begin(noisy=noisy, convex=convex)
         self._curvature = policy.curvature(noisy=noisy, convex=convex)
         self._informed, self._wary = policy.informed, policy.informed and convex
         self._drift = Drift(inertia, size, noisy=noisy)

@@ -31,8 +31,8 @@ class Decider(Protocol):
 class Policy(Protocol):
     """A rule, with its settings."""
 
-    def begin(self) -> Decider:
-        """For one replay."""
+    def begin(self, *, noisy: bool = False, convex: bool = True) -> Decider:
+        """For one replay; `noisy` if steps have batches of their own."""
         ...
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:

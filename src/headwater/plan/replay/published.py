@@ -33,7 +33,7 @@ class Published:
     def futile(self) -> bool:
         return False
 
-    def begin(self) -> Published:
+    def begin(self, *, noisy: bool = False, convex: bool = True) -> Published:
         return self
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
