@@ -21,7 +21,7 @@ def descend(course: Course | None, steps: int = 120) -> tuple[np.ndarray, int]:
             computed += 1
             change = (SCALES * offset).astype(np.float32)
             if course is not None:
-                course.learn(offset, change, RATE)
+                course.learn(offset, change, RATE, ahead=RATE * (steps - 1 - step))
         else:
             change = course.predict(offset, RATE)
         offset = offset - np.float32(RATE) * (change + 1)

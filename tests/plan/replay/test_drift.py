@@ -19,8 +19,9 @@ class Flat(Fitted):
     def __init__(self) -> None:
         super().__init__(lbfgs, 2)
 
-    def respond(self, vector: np.ndarray, response: object) -> np.ndarray:
-        return vector * np.float32(response(np.zeros(1))[0])  # type: ignore[operator]
+    @property
+    def scale(self) -> float:
+        return 0.0
 
 
 def drift(momentum: float = 0.0, *, noisy: bool = False) -> Drift:
@@ -90,5 +91,19 @@ def test_l2_pulls_back_in_full_and_asking_changes_nothing() -> None:
     found.approximated(1.0)
     found.computed(1.0, AWAY, Flat())
     before = found.length
-    assert found.left_after(3.0, Flat()) == pytest.approx(before * np.exp(-0.1 * 6), rel=1e-4)
+    outlook = found.look_ahead(0.5, 3.0, Flat())
+    assert outlook.left == pytest.approx(before * np.exp(-0.1 * 6), rel=1e-4)
     assert found.length == before
+
+
+def test_what_one_more_prediction_adds_and_how_it_is_pulled_back() -> None:
+    bent = Fitted(lbfgs, 2)
+    bent.observe(AWAY, 2 * AWAY)
+    found = Drift(Inertia(0.5, decay=0.1), SIZE, noisy=False)
+    found.computed(0.5, AWAY, bent)
+    outlook = found.look_ahead(0.5, 3.0, bent)
+    assert (outlook.left, outlook.steps) == (0.0, 6.0)
+    found.approximated(0.5)
+    found.computed(0.5, AWAY, Flat())
+    assert np.sqrt(outlook.fresh.sum()) == pytest.approx(found.length, rel=1e-5)
+    assert outlook.pulls == pytest.approx([0.5 * 2 * (0.3 * 2 + 0.1)])

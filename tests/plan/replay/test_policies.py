@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from headwater.errors import WrongUse
 from headwater.plan.replay import Adaptive, Curvature, Fitted, Published, lbfgs, secants
 from headwater.plan.replay.curvature import Form
+from headwater.plan.replay.spacing import Outlook
+
+
+def outlook(error: float, fresh: float = 0.0) -> Outlook:
+    """So much will be left in the end, and every prediction adds so much to its square."""
+    return Outlook(error, np.array([fresh]), np.zeros(1), steps=100)
 
 
 def run(policy: Adaptive | Published, errors: list[float], steps: int = 200) -> list[int]:
@@ -16,7 +23,7 @@ def run(policy: Adaptive | Published, errors: list[float], steps: int = 200) -> 
     decider, exact = policy.begin(), []
     for step in range(1, steps):
         if decider.exact(step):
-            decider.observe(errors[min(len(exact), len(errors) - 1)])
+            decider.observe(outlook(errors[min(len(exact), len(errors) - 1)]))
             exact.append(step)
     return exact
 
@@ -56,11 +63,26 @@ def test_large_errors_shorten_it_and_end_in_computing_everything() -> None:
     assert gaps[-1] == 1
 
 
-def test_errors_between_leave_it_alone() -> None:
-    policy = Adaptive(tolerance=0.01)
-    exact = run(policy, [0.0] * 8 + [0.008])
-    gaps = [after - before for before, after in pairwise(exact)]
-    assert len(set(gaps[-4:])) == 1
+def test_the_longest_period_that_keeps_the_tolerance_stands() -> None:
+    decider, asked = Adaptive(tolerance=0.01, burn_in=0).begin(), []
+    for step in range(1, 100):
+        asked.append(decider.exact(step))
+        if asked[-1]:
+            decider.observe(outlook(0.0, fresh=1e-7))
+    gaps = np.diff(np.flatnonzero(asked))
+    # (T - 1)^2 / T * 100 * 1e-7 is to be the square of 0.85 * 0.01
+    assert set(gaps[-5:].tolist()) <= {8, 9}
+
+
+def test_one_batch_that_is_far_off_is_not_believed_at_once() -> None:
+    periods = []
+    for heard in (0, 1, 20):
+        decider, step = Adaptive(tolerance=0.01, burn_in=0).begin(), 0
+        for fresh in [1e-7] * 30 + [1e-6] * heard:
+            step = next(each for each in range(step + 1, step + 20) if decider.exact(each))
+            decider.observe(outlook(0.0, fresh=fresh))
+        periods.append(next(each for each in range(1, 20) if decider.exact(step + each)))
+    assert periods[0] > periods[1] > periods[2]
 
 
 def test_it_is_futile_where_everything_is_computed_for_long() -> None:
@@ -68,11 +90,11 @@ def test_it_is_futile_where_everything_is_computed_for_long() -> None:
     decider = policy.begin()
     for step in range(1, 10):
         assert decider.exact(step) or step > 2
-        decider.observe(1.0)
+        decider.observe(outlook(1.0))
     assert not decider.futile
     for step in range(10, 40):
         if decider.exact(step):
-            decider.observe(1.0)
+            decider.observe(outlook(1.0))
     assert decider.futile
     assert not Published(1, 0).begin().futile
 
@@ -88,7 +110,7 @@ def test_a_step_of_which_nothing_is_known_is_computed() -> None:
     decider = Adaptive(burn_in=2, longest=10).begin()
     assert [decider.exact(step, 0.0) for step in range(1, 5)] == [True, True, False, True]
     for _ in range(8):
-        decider.observe(0.0)
+        decider.observe(outlook(0.0))
     assert [decider.exact(step, 0.5 if step == 7 else 0.1) for step in range(5, 9)] == [
         False,
         False,
@@ -102,7 +124,7 @@ def test_it_is_futile_where_nothing_is_ever_known() -> None:
     decider = Adaptive(burn_in=2).begin()
     for step in range(1, 40):
         assert decider.exact(step, 1.0)
-        decider.observe(0.0)
+        decider.observe(outlook(0.0))
     assert decider.futile
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwater.plan.replay import Fitted, Kronecker, Plain, Span, find_span, lbfgs, secants
+from headwater.plan.replay import Fitted, Kronecker, Plain, Prior, Span, find_span, lbfgs, secants
+from headwater.plan.replay.apart import Numbers, Vector
 from headwater.plan.replay.curvature import Form
 
 OUTPUTS, WIDTH, COUNT = 3, 6, 400
@@ -26,10 +29,16 @@ def full_matrix(*, bias: bool) -> NDArray[np.float64]:
     return product[np.ix_(order, order)]
 
 
+def respond(prior: Prior, vector: Vector, response: Callable[[Numbers], Numbers]) -> Vector:
+    """A vector with each of its directions multiplied by the response to how much it bends."""
+    apart = prior.take_apart(vector)
+    return apart.times(response(apart.bends)).whole()
+
+
 def as_matrix(prior: Kronecker, size: int) -> NDArray[np.float64]:
     rows = np.eye(size, dtype=np.float32)
     found = np.stack([prior.times(row) for row in rows], axis=1)
-    same = np.stack([prior.respond(row, lambda bend: bend) for row in rows], axis=1)
+    same = np.stack([respond(prior, row, lambda bend: bend) for row in rows], axis=1)
     np.testing.assert_allclose(found, same, rtol=1e-3, atol=1e-4)
     return found
 
@@ -55,7 +64,20 @@ def test_responses_are_functions_of_the_matrix() -> None:
     values, turn = np.linalg.eigh(full_matrix(bias=True))
     vector = RNG.normal(size=len(values)).astype(np.float32)
     expected = turn @ (np.exp(-np.maximum(values, 0)) * (turn.T @ vector))
-    np.testing.assert_allclose(prior.respond(vector, lambda bend: np.exp(-bend)), expected, atol=2e-3)
+    np.testing.assert_allclose(respond(prior, vector, lambda bend: np.exp(-bend)), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_is_taken_apart_keeps_its_length_and_adds_up(bias: bool) -> None:
+    one, other = (Kronecker(find_span(X[:size], 3, bias=bias), BEND) for size in (COUNT, 50))
+    vectors = RNG.normal(size=(2, OUTPUTS * (WIDTH + bias))).astype(np.float32)
+    apart = one.take_apart(vectors[0])
+    assert apart.squares.sum() == pytest.approx(float(np.vdot(vectors[0], vectors[0])), rel=1e-4)
+    assert len(apart.squares) == len(apart.bends)
+    for prior in (one, other, Plain()):
+        both = apart.plus(prior.take_apart(vectors[1])).whole()
+        np.testing.assert_allclose(both, vectors.sum(0), atol=1e-4)
+    np.testing.assert_allclose(Plain().take_apart(vectors[1]).plus(apart).whole(), vectors.sum(0), atol=1e-4)
 
 
 def test_a_span_of_fewer_rows_than_eigenvectors() -> None:
@@ -66,7 +88,7 @@ def test_a_span_of_fewer_rows_than_eigenvectors() -> None:
 
 def test_nothing_known_is_one_in_all_directions() -> None:
     vector = np.arange(4, dtype=np.float32)
-    np.testing.assert_array_equal(Plain().respond(vector, lambda bend: 3 * bend), 3 * vector)
+    np.testing.assert_array_equal(respond(Plain(), vector, lambda bend: 3 * bend), 3 * vector)
 
 
 @pytest.mark.parametrize("form", [lbfgs, secants])

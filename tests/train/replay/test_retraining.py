@@ -247,6 +247,15 @@ def test_past_the_limit_it_is_trained_again(tmp_path: Path) -> None:
     assert Journal(tmp_path / "next", EVERY).file.origin is None
 
 
+def test_where_approximating_is_given_up_nothing_is_lost_by_rounding(tmp_path: Path) -> None:
+    journal = make(tmp_path, BATCHES)
+    found = retrain(journal, IDS[:1], policy=Adaptive(burn_in=0, longest=1))
+    assert found.plan is not None
+    assert "on all were computed" in found.plan.note
+    every = retrain(journal, IDS[:1], policy=ALL)
+    assert np.linalg.norm(found.moved - every.moved) < 1e-6 * every.change
+
+
 def test_a_tolerance_that_cannot_be_kept_ends_in_computing_everything(tmp_path: Path) -> None:
     journal = make(tmp_path, Minibatches(COUNT, 20, 8))
     found = retrain(journal, IDS[:60], tolerance=1e-4)

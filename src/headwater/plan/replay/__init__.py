@@ -16,6 +16,7 @@ from headwater.plan.replay.policy import Decider, Policy
 from headwater.plan.replay.prior import Kronecker, Plain, Prior, Span, find_span
 from headwater.plan.replay.published import Published
 from headwater.plan.replay.secants import secants
+from headwater.plan.replay.spacing import Outlook
 
 __all__ = [
     "Adaptive",
@@ -25,6 +26,7 @@ __all__ = [
     "Fitted",
     "Inertia",
     "Kronecker",
+    "Outlook",
     "Plain",
     "Policy",
     "Prior",

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from headwater.plan.replay.apart import Vector
 from headwater.plan.replay.drift import Drift, Inertia
 from headwater.plan.replay.policy import Policy
-from headwater.plan.replay.prior import Prior, Vector
-
-_SHARE = 0.65
-"""How much of the pull of steps to come is counted on. With a period T and noise, steps at a distance d from
-the end add T exp(-2 g d) to the square of the error, and cost 1 / T: the cost is least where T goes as
-exp(g d), and the error as exp(g d / 2), a share of a half. With all of it, T is as long as may be until steps
-must be trained to the end. Periods have a longest and a least, so what is best lies between."""
+from headwater.plan.replay.prior import Prior
 
 
 class Course:
@@ -24,7 +19,7 @@ class Course:
     def __init__(
         self, policy: Policy, inertia: Inertia, *, size: int, noisy: bool, convex: bool = True
     ) -> None:
-        self._decider = policy.begin()
+        self._decider = policy.begin(noisy=noisy, convex=convex)
         self._curvature = policy.curvature(noisy=noisy, convex=convex)
         self._informed, self._wary = policy.informed, policy.informed and convex
         self._drift = Drift(inertia, size, noisy=noisy)
@@ -37,7 +32,7 @@ class Course:
 
     @property
     def futile(self) -> bool:
-        """Whether so many steps are computed that training from here on costs less than following."""
+        """Whether so many steps are computed that approximating from here on does not pay."""
         return self._decider.futile
 
     @property
@@ -68,8 +63,9 @@ class Course:
         self._drift.computed(rate, change - self._curvature.times(offset), self._curvature)
         self._curvature.observe(offset, change)
         length = float(np.linalg.norm(offset))
-        left = self._drift.left_after(_SHARE * ahead, self._curvature)
-        self._decider.observe(left / length if length > 0 else 0.0)
+        if length > 0:
+            outlook = self._drift.look_ahead(rate, ahead, self._curvature)
+            self._decider.observe(outlook.over(length))
 
     def train(self, rates: float) -> None:
         """Steps were trained and not followed, at rates of this sum: what was off before is pulled back."""

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.plan.replay.prior import Plain, Prior, Response, Vector
+from headwater.plan.replay.apart import Vector
+from headwater.plan.replay.prior import Plain, Prior
 
 _ALIKE = 1e-6
 """Directions of S S' below this share of its largest are left out: there moves differ by little more than
@@ -33,8 +34,14 @@ class Curvature(Protocol):
         """B times a vector; 0 without any pair."""
         ...
 
-    def respond(self, vector: Vector, response: Response) -> Vector:
-        """Each direction of a vector multiplied by the response to how much it bends, about."""
+    @property
+    def prior(self) -> Prior:
+        """What is known without any pair."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """How many times as much as the prior says all bends, about."""
         ...
 
     def news(self, vector: Vector) -> float:
@@ -104,8 +111,13 @@ class Fitted:
         product += self._correction.of(vector)
         return product
 
-    def respond(self, vector: Vector, response: Response) -> Vector:
-        return self._pairs.respond(vector, response)
+    @property
+    def prior(self) -> Prior:
+        return self._pairs.prior
+
+    @property
+    def scale(self) -> float:
+        return self._pairs.scale
 
     def news(self, vector: Vector) -> float:
         square = float(np.vdot(vector, vector))
@@ -132,11 +144,11 @@ class Pairs:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._prior: Prior = Plain()
+        self.prior: Prior = Plain()
         self.moves: list[Vector] = []
         self.changes: list[Vector] = []
         self._bent: list[Vector] = []  # by the prior, not scaled
-        self._scale = 1.0
+        self.scale = 1.0
 
     def __len__(self) -> int:
         return len(self.moves)
@@ -151,32 +163,29 @@ class Pairs:
         length = np.float32(1 / np.sqrt(square))
         self.moves = [*self.moves, move * length][-self._most :]
         self.changes = [*self.changes, change * length][-self._most :]
-        self._bent = [*self._bent, self._prior.times(self.moves[-1])][-self._most :]
+        self._bent = [*self._bent, self.prior.times(self.moves[-1])][-self._most :]
         self._fit()
         return True
 
     def assume(self, prior: Prior) -> None:
         """Take another prior."""
-        self._prior, self._bent = prior, [prior.times(move) for move in self.moves]
+        self.prior, self._bent = prior, [prior.times(move) for move in self.moves]
         self._fit()
 
     def base(self, vector: Vector) -> Vector:
         """The scaled prior times a vector."""
-        product = self._prior.times(vector)
-        product *= np.float32(self._scale)
+        product = self.prior.times(vector)
+        product *= np.float32(self.scale)
         return product
 
     @property
     def known(self) -> Known:
         """All pairs, and the scaled prior times each move."""
-        bent = np.stack(self._bent) * np.float32(self._scale)
+        bent = np.stack(self._bent)
+        bent *= np.float32(self.scale)
         return Known(np.stack(self.moves), np.stack(self.changes), bent)
-
-    def respond(self, vector: Vector, response: Response) -> Vector:
-        """By the scaled prior alone."""
-        return self._prior.respond(vector, lambda bend: response(self._scale * bend))
 
     def _fit(self) -> None:
         if self.moves:
             bent = float(np.vdot(self.moves[-1], self._bent[-1]))
-            self._scale = float(np.vdot(self.moves[-1], self.changes[-1])) / bent if bent > 0 else 1.0
+            self.scale = float(np.vdot(self.moves[-1], self.changes[-1])) / bent if bent > 0 else 1.0

@@ -8,13 +8,14 @@ now this way and now that does not count twice. It is an estimate, and no bound.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headwater.plan.replay.apart import Apart, Numbers, Unparted, Vector
 from headwater.plan.replay.curvature import Curvature
-from headwater.plan.replay.prior import Numbers, Vector
+from headwater.plan.replay.spacing import Outlook
 
 _PULL = 0.3
 """The share of what is known to bend counted on to pull errors back; L2 is known, and counts in full."""
@@ -40,13 +41,14 @@ class Drift:
 
     def __init__(self, inertia: Inertia, size: int, *, noisy: bool) -> None:
         self._inertia, self._factor = inertia, _NOISE if noisy else 1.0
-        self._error = np.zeros(size, np.float32)
+        self._error: Apart = Unparted(np.zeros(size, np.float32))
+        self._fresh: Apart = self._error
         self._reaches: list[float] = []
 
     @property
     def length(self) -> float:
         """How far the weights may be off by now."""
-        return self._factor * float(np.linalg.norm(self._error))
+        return self._factor * math.sqrt(float(self._error.squares.sum()))
 
     def approximated(self, rate: float) -> None:
         """One more approximate step, at this rate."""
@@ -59,26 +61,33 @@ class Drift:
         # From each step to here: how far weights have gone since.
         since = np.cumsum(gap[::-1])[::-1] - gap
         self._pull_back(float(gap.sum()) + rate * self._inertia.reach, curvature)
+        self._fresh = curvature.prior.take_apart(difference)
         if len(gap):
             share = gap * np.arange(1, len(gap) + 1) / (len(gap) + 1)
-            self._error += curvature.respond(difference, lambda bend: self._pulled(bend, since) @ share)
+            pulled = np.exp(np.multiply.outer(-self._pulls(self._fresh, curvature), since))
+            self._error = self._fresh.times(pulled @ share).plus(self._error)
 
     def trained(self, rates: float, curvature: Curvature) -> None:
         """Steps of training at rates of this sum, which are off by nothing."""
         self._pull_back(rates * self._inertia.reach, curvature)
 
-    def left_after(self, rates: float, curvature: Curvature) -> float:
-        """How far the weights may be off after steps of training at rates of this sum, were they made."""
-        return self._factor * float(np.linalg.norm(self._left(rates * self._inertia.reach, curvature)))
+    def look_ahead(self, rate: float, ahead: float, curvature: Curvature) -> Outlook:
+        """What the last computed step, at this rate, says of those after it, whose rates have this sum."""
+        reach, fresh, error = self._inertia.reach, self._fresh, self._error
+        left = float(error.squares @ np.exp(-2 * ahead * reach * self._pulls(error, curvature)))
+        # A prediction is off by nothing right after a computed step, so by half of it in the mean.
+        factor = (self._factor * rate * reach / 2) ** 2
+        return Outlook(
+            left=self._factor * math.sqrt(left),
+            fresh=factor * fresh.squares,
+            pulls=rate * reach * self._pulls(fresh, curvature),
+            steps=ahead / rate if rate > 0 else 0.0,
+        )
 
     def _pull_back(self, reach: float, curvature: Curvature) -> None:
-        self._error = self._left(reach, curvature)
+        self._error = self._error.times(np.exp(-reach * self._pulls(self._error, curvature)))
 
-    def _left(self, reach: float, curvature: Curvature) -> Vector:
-        whole = np.array([reach])
-        return curvature.respond(self._error, lambda bend: self._pulled(bend, whole)[..., 0])
-
-    def _pulled(self, bend: Numbers, reaches: NDArray[np.float64]) -> Numbers:
-        """What is left of an error after each reach, by how much its direction bends."""
-        pull: Numbers = np.exp(-np.multiply.outer(_PULL * bend + self._inertia.decay, reaches))
-        return pull
+    def _pulls(self, apart: Apart, curvature: Curvature) -> Numbers:
+        """The share by which each group of directions gets smaller, for each unit of reach."""
+        pulls: Numbers = _PULL * curvature.scale * apart.bends + self._inertia.decay
+        return pulls

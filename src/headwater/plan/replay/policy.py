@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headwater.plan.replay.curvature import Curvature
+from headwater.plan.replay.spacing import Outlook
 
 
 class Decider(Protocol):
@@ -17,21 +18,21 @@ class Decider(Protocol):
         """
         ...
 
-    def observe(self, error: float) -> None:
-        """After a computed step: the estimated error so far, as a share of how far the weights have moved."""
+    def observe(self, outlook: Outlook) -> None:
+        """After a computed step: what it says of the error in the end."""
         ...
 
     @property
     def futile(self) -> bool:
-        """Whether so many steps are computed that training from here on costs less than following."""
+        """Whether so many steps are computed that approximating from here on does not pay."""
         ...
 
 
 class Policy(Protocol):
     """A rule, with its settings."""
 
-    def begin(self) -> Decider:
-        """For one replay."""
+    def begin(self, *, noisy: bool = False, convex: bool = True) -> Decider:
+        """For one replay; `noisy` if steps have batches of their own."""
         ...
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:

@@ -11,18 +11,14 @@ as in K-FAC (Martens and Grosse, ICML 2015), of which the second is kept by its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float32]
-Numbers = NDArray[np.floating[Any]]
-Response = Callable[[Numbers], Numbers]
-"""What becomes of a direction, by how much it bends."""
+from headwater.plan.replay.apart import Apart, Numbers, Unparted, Vector
 
 
 class Prior(Protocol):
@@ -32,8 +28,8 @@ class Prior(Protocol):
         """The matrix times a vector, as a new one."""
         ...
 
-    def respond(self, vector: Vector, response: Response) -> Vector:
-        """A vector with each of its directions multiplied by the response to what the matrix has for it."""
+    def take_apart(self, vector: Vector) -> Apart:
+        """What a vector has in each group of the eigenvectors."""
         ...
 
 
@@ -43,8 +39,8 @@ class Plain:
     def times(self, vector: Vector) -> Vector:
         return vector.copy()
 
-    def respond(self, vector: Vector, response: Response) -> Vector:
-        return vector * np.float32(response(np.ones(1))[0])
+    def take_apart(self, vector: Vector) -> Unparted:
+        return Unparted(vector)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,18 +94,28 @@ class Kronecker:
             found_bias += rest @ bias
         return found
 
-    def respond(self, vector: Vector, response: Response) -> Vector:
-        bends, turn = self._bends
+    def take_apart(self, vector: Vector) -> KroneckerApart:
         matrix, bias = self._split(vector)
-        inner, edge = turn.T @ matrix, turn.T @ bias
-        rest = response(bends * self.span.rest).astype(np.float32)[:, None]
-        inside = response(np.outer(bends, self.span.values)).astype(np.float32) - rest
-        inside *= inner @ self._features.T + edge[:, None] * self._ends
-        found = np.empty_like(vector)
-        found_matrix, found_bias = self._split(found)
-        found_matrix[:] = turn @ (rest * inner + inside @ self._features)
-        found_bias[:] = turn @ (rest[:, 0] * edge + inside @ self._ends)
+        turn, features, ends = self._bends[1].T, self._features, self._ends
+        beside, edge = turn @ matrix, turn @ bias
+        along: Vector = beside @ features.T + edge[:, None] * ends
+        beside -= along @ features
+        edge -= along @ ends
+        return KroneckerApart(self, along, beside, edge)
+
+    def put_together(self, apart: KroneckerApart) -> Vector:
+        """What was taken apart."""
+        turn, outputs = self._bends[1], len(self.outputs)
+        found = np.empty(outputs * (self._features.shape[1] + self.span.bias), np.float32)
+        matrix, bias = self._split(found)
+        np.matmul(turn, apart.beside + apart.along @ self._features, out=matrix)
+        bias[:] = turn @ (apart.edge + apart.along @ self._ends)
         return found
+
+    @cached_property
+    def all_bends(self) -> NDArray[np.float64]:
+        """Of each eigenvector of the outputs with each of the features, and with all others."""
+        return np.outer(self._bends[0], np.append(self.span.values, self.span.rest)).ravel()
 
     @cached_property
     def _outer(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -139,6 +145,45 @@ class Kronecker:
         outputs, width = len(self.outputs), self._features.shape[1]
         matrix = vector[: outputs * width].reshape(outputs, width)
         return matrix, vector[matrix.size :] if self.span.bias else np.zeros(outputs, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerApart:
+    """What lies `along` each eigenvector of the features, (outputs, eigenvectors), and `beside` all of them.
+
+    Both are by the eigenvectors of the outputs; `edge` is what of the rest is by the bias.
+    """
+
+    prior: Kronecker
+    along: Vector
+    beside: Vector
+    edge: Vector
+
+    @property
+    def bends(self) -> Numbers:
+        return self.prior.all_bends
+
+    @property
+    def squares(self) -> Numbers:
+        beside = np.einsum("ij,ij->i", self.beside, self.beside) + self.edge**2
+        return np.column_stack([self.along**2, beside]).ravel()
+
+    def times(self, factors: Numbers) -> KroneckerApart:
+        wide = factors.astype(np.float32).reshape(len(self.edge), -1)
+        rest = wide[:, -1]
+        return KroneckerApart(
+            self.prior, self.along * wide[:, :-1], self.beside * rest[:, None], self.edge * rest
+        )
+
+    def plus(self, other: Apart) -> KroneckerApart:
+        if not isinstance(other, KroneckerApart) or other.prior is not self.prior:
+            other = self.prior.take_apart(other.whole())
+        return KroneckerApart(
+            self.prior, self.along + other.along, self.beside + other.beside, self.edge + other.edge
+        )
+
+    def whole(self) -> Vector:
+        return self.prior.put_together(self)
 
 
 def find_span(x: NDArray[np.float32], count: int, *, bias: bool) -> Span:

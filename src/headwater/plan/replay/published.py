@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headwater.errors import WrongUse
 from headwater.plan.replay.curvature import Curvature, Fitted
 from headwater.plan.replay.lbfgs import lbfgs
+from headwater.plan.replay.spacing import Outlook
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Published:
     def futile(self) -> bool:
         return False
 
-    def begin(self) -> Published:
+    def begin(self, *, noisy: bool = False, convex: bool = True) -> Published:
         return self
 
     def curvature(self, *, noisy: bool, convex: bool) -> Curvature:
@@ -41,5 +42,5 @@ class Published:
     def exact(self, step: int, news: float = 0.0) -> bool:
         return step <= self.burn_in or (step - self.burn_in) % self.period == 0
 
-    def observe(self, error: float) -> None:
+    def observe(self, outlook: Outlook) -> None:
         return None

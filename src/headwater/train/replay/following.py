@@ -64,9 +64,11 @@ class Follower:
         self._sketch = self._objective.sketch(request.some(_SKETCHED)) if self._course.informed else None
         self._first = self._look_at = 0
         self._moved = False
-        self._alone: Motion | None = None
-        """The new run, once it is trained and not followed any more."""
-        self._alone_from, self._alone_rates = 0, 0.0
+        self._all_from: int | None = None
+        """The step from which on all are computed, since approximating does not pay. They are followed
+        still: a run of its own would begin where gradients in halves have led to, and a small change would
+        be lost in that."""
+        self._all_rates = 0.0
         self._rows = 0
         self._exact: list[int] = []
 
@@ -88,10 +90,8 @@ class Follower:
 
     def _step(self, visit: Visit, moment: Moment) -> Vector | None:
         """Both runs, one step on; the mean gradient of the new one, None if it does not move."""
-        if self._alone is not None:
-            self._exact.append(visit.number)
-            self._alone_rates += self._rule.mean(moment.rates)
-            return self._train(self._alone, visit, moment)
+        if self._all_from is not None:
+            self._all_rates += self._rule.mean(moment.rates)
         if not self._moved and not visit.changed:
             return self._repeat(moment)
         if moment.gradient is None or not visit.now:
@@ -123,8 +123,8 @@ class Follower:
         self._offset.step(change, moment.rates)
         self._old.step(gradient, moment.rates)
         self._moved = True
-        if self._course.futile:
-            self._alone, self._alone_from = self._new(), visit.number + 1
+        if self._all_from is None and self._course.futile:
+            self._all_from = visit.number + 1
         return None if self._writer is None else gradient + change
 
     def _change(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
@@ -132,13 +132,13 @@ class Follower:
         change = self._react(visit, moment, gradient)
         if visit.changed:
             place = self._old.place + self._offset.place
-            now = torch.from_numpy(change).mul_(visit.size)
-            now.add_(torch.from_numpy(gradient), alpha=len(visit.leaving) - len(visit.joining))
+            now, size = torch.from_numpy(change).mul_(visit.size / visit.now), visit.now
+            fewer = len(visit.leaving) - len(visit.joining)
+            now.add_(torch.from_numpy(gradient), alpha=fewer / size)
             if len(visit.leaving):
-                now.sub_(torch.from_numpy(self._sum(visit.leaving, place)))
+                now.sub_(torch.from_numpy(self._sum(visit.leaving, place)), alpha=1 / size)
             if len(visit.joining):
-                now.add_(torch.from_numpy(self._sum(visit.joining, place)))
-            now.div_(visit.now)
+                now.add_(torch.from_numpy(self._sum(visit.joining, place)), alpha=1 / size)
         return change
 
     def _react(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector:
@@ -147,13 +147,16 @@ class Follower:
             self._exact.append(visit.number)  # for nothing
             return np.zeros_like(gradient)
         rate, offset = self._rule.mean(moment.rates), self._offset.place
-        if not self._course.next_is_exact(offset):
+        following = self._all_from is None
+        if following and not self._course.next_is_exact(offset):
             return self._course.predict(offset, rate)
-        self._inform(visit.number)
+        if following:
+            self._inform(visit.number)
         known, size = gradient * np.float32(visit.size), np.float32(visit.size)
         parts = self._data.parts(visit.members)
         change = self._objective.change(self._old.place, offset, parts, known=known) / size
-        self._course.learn(offset, change, rate, ahead=float(self._ahead[visit.number]))
+        if following:
+            self._course.learn(offset, change, rate, ahead=float(self._ahead[visit.number]))
         self._exact.append(visit.number)
         self._rows += visit.size
         return change
@@ -195,15 +198,14 @@ class Follower:
 
     def _begin_note(self) -> None:
         if self._writer is not None and self._writer.wants_mark:
-            new = self._alone or self._new()
+            new = self._new()
             self._writer.mark(new.place, new.kept_speed)
 
     def _finish(self, first: int) -> Followed:
-        new = self._alone or self._new()
-        note = ""
-        if self._alone is not None:
-            note = f"from step {self._alone_from:,} on all were computed: approximating would not have paid"
-            self._course.train(self._alone_rates)
+        new, note = self._new(), ""
+        if self._all_from is not None:
+            note = f"from step {self._all_from:,} on all were computed: approximating would not have paid"
+            self._course.train(self._all_rates)
         length = float(np.linalg.norm(new.place - self._request.journal.origin))
         error = self._course.error + self._file.seal.error
         plan = ReplayPlan(
@@ -213,5 +215,4 @@ class Follower:
             error=error / length if length > 0 else 0.0,
             note=note,
         )
-        moved = self._offset.place if self._alone is None else new.place - self._old.place
-        return Followed(new.place, moved, new.kept_speed, plan, error, self._rows)
+        return Followed(new.place, self._offset.place, new.kept_speed, plan, error, self._rows)
