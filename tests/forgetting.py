@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import headwater as hw
+from headwater.data.forgetting import Audit
+from headwater.data.forgotten import forgotten_folder
 from headwater.models.registry import Registry
 from headwater.store.labels import open_labels
+from headwater.tune.again import HeadAgain
 from headwater.tune.forget.places import Here
 from headwater.tune.forget.survey import Scene, Wish, look_around
 from headwater.tune.forget.traces import Marks, Trace, find_traces
@@ -27,6 +34,11 @@ from tunings import make_registry, write_colours
 RECIPE = Recipe(epochs=3, runs=2, batch_size=32, seed=7)
 NAME = "colours"
 FEATURE_BYTES = 1 << 24
+STEPS = (
+    *("record", "replay", f"keep {NAME}", f"note {NAME}", "bring", "forget", "relabel", "seal", "seal here"),
+    *("caches", "audit", "end"),
+)
+"""Of forgetting, as a watch is told of them."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +111,45 @@ def copied(template: Path, patch: pytest.MonkeyPatch) -> Iterator[Home]:
     home.use(patch)
     yield home
     shutil.rmtree(home.folder)
+
+
+def choose_ids(home: Home) -> tuple[int, ...]:
+    with closing(hw.open(home.data)) as data:
+        return tuple(HeadAgain(data, NAME, registry=home.registry).ids[[3, 40]].tolist())
+
+
+def state_of(home: Home) -> dict[str, Any]:
+    """All that may be told of it afterwards; times and random keys aside."""
+    registry = home.registry
+    with closing(hw.open(home.data)) as data, closing(open_labels(home.labels)) as labels:
+        rows = labels.search(NAME, limit=1000)
+        return {
+            "data": (data.version, len(data)),
+            "in force": registry.in_force(),
+            "sealed": registry.sealed(),
+            "versions": {version.digest for version in registry.versions()},
+            "journals": sorted(path.name for path in (registry.folder / "journals").iterdir()),
+            "labels": [rows.samples.tolist(), rows.labels.tolist(), rows.sources.tolist()],
+            "by": labels.count_by(NAME, registry.in_force().values()),
+            "audit": [len(line["hashes"]) for line in Audit(forgotten_folder()).lines()],
+            "plans": sorted((forgotten_folder() / "plans").iterdir()),
+        }
+
+
+def kill_at(step: str, home: Home, wish: Wish) -> None:
+    """Forget in a child that kills itself when a step begins."""
+
+    def watch(begun: str) -> None:
+        if begun == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            home.forget(wish, watch=watch)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status), f"not killed at {step!r}"

@@ -96,7 +96,8 @@ class StateMismatch(HeadwaterError):
 
 
 class JournalRefused(HeadwaterError):
-    """A journal of another model or of other data, or one that is cut short or damaged; the text says so."""
+    """A journal of another model or of other data, one that is cut short or damaged, or one of a loop that
+    did something else than it says; the text says so."""
 
     exit_code = 4
 

@@ -58,6 +58,7 @@ def test_by_id_with_a_scan_of_all_that_is_kept(place: Path, capsys: pytest.Captu
     assert (there["dataset"], there["samples"], there["found"]["index"]) == ("photos", COUNT - 1, 1)
     assert there["found"]["labels"] > 0
     assert (said["models"], said["sealed"], said["left"]) == ({}, [], {})
+    assert list(said["untold"].values()) == ["small"]
     assert set(said["seconds"]) >= {
         "record",
         "replay",
@@ -112,6 +113,21 @@ def test_it_asks_first(
     assert "what is gone" in printed.out
     assert "1 samples forgotten in" in printed.err
     assert "no model was made again" in printed.err
+    digest = Registry(place / "models").current("small").digest[:12]
+    assert f"cannot tell whether small was trained on them: {digest} says not" in printed.err
+
+
+def test_a_model_that_stays_is_named_with_what_to_do(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(hw.open(place / "photos")) as data:
+        made = {"by": "early ticket", "data": data.version}
+    Registry(place / "models").put(small_model(1), name="slim", made=made, switch=True)
+    assert run(["forget", str(place / "photos"), str(ID), "--yes"]) == 4
+    assert "in force as slim was trained on these samples" in capsys.readouterr().err
+    for word in ("--dry-run", "--yes"):
+        assert run(["forget", str(place / "photos"), str(ID), "--no-model", word]) == 0
+        said = capsys.readouterr().err
+        assert "slim was trained on them, or may have been, and stays in force: it has no head" in said
+        assert "train it again on what is left, and put that in force" in said
 
 
 @pytest.mark.parametrize(

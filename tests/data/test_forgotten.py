@@ -158,6 +158,17 @@ def test_the_audit_has_each_sample_once_also_after_a_torn_line(tmp_path: Path) -
     assert audit.when("d") is None
 
 
+def test_the_audit_has_a_second_line_for_what_a_second_request_seals(tmp_path: Path) -> None:
+    audit = Audit(tmp_path)
+    assert audit.note(["a"], {"sealed": []})
+    assert audit.note(["b"], {"sealed": ["v"]})
+    assert audit.note(["a"], {"sealed": ["v"]}), "that of another sample does not count"
+    assert not audit.note(["a"], {"sealed": ["v"]})
+    assert not audit.note(["a"], {"sealed": []})
+    assert [line["sealed"] for line in audit.lines()] == [[], ["v"], ["v"]]
+    assert audit.when("a") == next(audit.lines())["time"]
+
+
 def test_plans_are_there_until_they_are_dropped(tmp_path: Path) -> None:
     plans = Plans(tmp_path)
     assert plans.load("a", list[int]) is None

@@ -169,6 +169,24 @@ def test_a_store_that_is_away_is_told_of_and_the_same_command_does_the_rest(yard
     assert len(set(in_force(yard))) == 1
 
 
+def test_models_that_were_left_forget_when_they_are_asked_again(yard: Yard) -> None:
+    ids = yard.ids(3, 40)
+    marks = [yard.marks(id) for id in ids]
+    old = yard.registry.current(NAME).digest
+    left = yard.forget(Wish(ids=ids, models=False))
+    assert set(left.task.left) == {NAME}
+    assert in_force(yard) == [old, old]
+    done = yard.forget(Wish(ids=ids))
+    new = yard.registry.current(NAME).digest
+    assert done.task.facts[NAME]["method"] == "exact"
+    assert in_force(yard) == [new, new]
+    assert new != old
+    assert len(done.relabelled) == 2
+    assert not [trace for mark in marks for trace in yard.traces(mark)]
+    with models_of(yard.stores[0].address) as models, pytest.raises(ModelRefused, match="is sealed"):
+        models.switch(NAME, old)
+
+
 def test_files_are_deleted_only_where_that_is_allowed(yard: Yard) -> None:
     with pytest.raises(Refused, match="this store may not delete files; start it with --may-delete"):
         look_around(yard.scene, Wish(paths=("red/0007.png",), delete_files=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,11 +21,14 @@ from headwater.store.server.config import name_of
 if TYPE_CHECKING:
     from headwater.store.wire.messages import ForgottenThere
     from headwater.tune.forget.survey import Scene, Survey
+    from headwater.tune.forget.task import Task
     from headwater.tune.forget.traces import Trace
     from headwater.tune.forget.work import Forgot
 
 _ID = re.compile(r"\d{1,19}")
 _SHOWN = 12
+_LISTED = 3
+"""Versions of a name that are shown; JSON has all."""
 _STEPS = {
     "record": "writing down what is to be forgotten",
     "replay": "making the heads again without it",
@@ -50,7 +53,7 @@ DeleteFiles = Annotated[
     bool, typer.Option("--delete-files", help="Delete the samples' files, too, where that is allowed.")
 ]
 NoModel = Annotated[
-    bool, typer.Option("--no-model", help="Leave models as they are, whatever they were trained on.")
+    bool, typer.Option("--no-model", help="Leave models as they are, whatever they were trained on, for now.")
 ]
 Exact = Annotated[
     bool, typer.Option("--exact", help="Train heads again in full instead of following their journals.")
@@ -132,7 +135,7 @@ def _carry_out(scene: Scene, survey: Survey, scan: Sequence[Path], *, sure: bool
         _ask()
     done = forget_all(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
     traces = find_traces(scan, marks_of(done.task))
-    _print(done, survey, traces, as_json=as_json)
+    _print(done, traces, as_json=as_json)
     if traces:
         raise typer.Exit(1)
 
@@ -207,7 +210,8 @@ def _print_survey(survey: Survey, *, as_json: bool) -> None:
         "places": {name: _describe(there) for name, there in survey.there.items()},
         "replay": task.old,
         "sealed": sorted(task.sealed),
-        "left": dict(survey.left),
+        "left": task.left,
+        "untold": task.untold,
         "resumed": survey.resumed,
     }
     if as_json:
@@ -222,10 +226,10 @@ def _print_survey(survey: Survey, *, as_json: bool) -> None:
     for name, digest in task.old.items():
         say(f"{name}: version {digest[:_SHOWN]} is made again without them")
     say(f"{len(task.ids):,} samples; {len(task.sealed):,} versions of models saw them and are sealed")
-    _tell_left(survey.left)
+    _tell_left(task)
 
 
-def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bool) -> None:
+def _print(done: Forgot, traces: Sequence[Trace], *, as_json: bool) -> None:
     task = done.task
     if as_json:
         print_json(
@@ -237,7 +241,8 @@ def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bo
                 "brought": done.brought,
                 "relabelled": done.relabelled,
                 "sealed": sorted(task.sealed),
-                "left": dict(survey.left),
+                "left": task.left,
+                "untold": task.untold,
                 "cached": done.cached,
                 "traces": [{"path": str(one.path), "mark": one.mark} for one in traces],
                 "seconds": done.seconds,
@@ -260,7 +265,7 @@ def _print(done: Forgot, survey: Survey, traces: Sequence[Trace], *, as_json: bo
         say(f"labels of {where}: {changed or 'none'}")
     if not task.old:
         say("no model was made again: none that is in force was trained on them, or --no-model was said")
-    _tell_left(survey.left)
+    _tell_left(task)
     for trace in traces:
         say(
             f"{trace.path}: {trace.mark}, at {trace.offset}"
@@ -297,6 +302,14 @@ def _tell_model(done: Forgot, name: str) -> str:
     return f"{name}: {facts['from'][:_SHOWN]} became {facts['to'][:_SHOWN]} ({near}{reason})"
 
 
-def _tell_left(left: Mapping[str, str]) -> None:
-    for name, why in left.items():
-        say(f"{name} was trained on them, or may have been, and stays in force" + (f": {why}" if why else ""))
+def _tell_left(task: Task) -> None:
+    """Models that still know the samples, or may: what stays is never silent."""
+    for name, remedy in task.left.items():
+        say(f"{name} was trained on them, or may have been, and stays in force: {remedy}")
+    for name in sorted(set(task.untold.values())):
+        digests = sorted(digest[:_SHOWN] for digest, called in task.untold.items() if called == name)
+        more = f" and {len(digests) - _LISTED:,} more" if len(digests) > _LISTED else ""
+        say(
+            f"cannot tell whether {name} was trained on them: {', '.join(digests[:_LISTED])}{more} says not, "
+            "or names data that are not known here; it stays as it is"
+        )

@@ -75,6 +75,10 @@ def _read(path: Path, kind: type[P]) -> P | None:
         ) from error
 
 
+def _all(lines: Sequence[Mapping[str, Any]], name: str) -> set[str]:
+    return {one for line in lines for one in line.get(name, ())}
+
+
 class Audit:
     """What was forgotten in a folder, the oldest first."""
 
@@ -96,10 +100,15 @@ class Audit:
                 yield found
 
     def note(self, hashes: Sequence[str], facts: Mapping[str, Any]) -> bool:
-        """Add a line, on disk when this returns, unless all these hashes stand in one already."""
+        """Add a line, on disk when this returns, unless it would say nothing new.
+
+        That is so if all these hashes stand in lines already, and in those all versions of models that the
+        facts have as `sealed`: a second request may seal what the first one left.
+        """
         with locked(self._folder):
-            known = {one for line in self.lines() for one in line.get("hashes", ())}
-            if known.issuperset(hashes):
+            mine = [line for line in self.lines() if not set(hashes).isdisjoint(line.get("hashes", ()))]
+            known, sealed = _all(mine, "hashes"), _all(mine, "sealed")
+            if known.issuperset(hashes) and sealed.issuperset(facts.get("sealed", ())):
                 return False
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             line = msgspec.json.encode({"time": now, **facts, "hashes": sorted(hashes)})

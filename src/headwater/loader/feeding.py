@@ -203,7 +203,9 @@ class Feeder:
 
     def _keep(self, proxy: Model) -> str:
         """Its digest; a few before it stay, because a store's delta starts from the last that it got."""
-        version = self._registry.put(proxy, name=_NAME, made={"by": PROXY, "run": self.run})
+        version = self._registry.put(
+            proxy, name=_NAME, made={"by": PROXY, "run": self.run, "data": self._dataset.version}
+        )
         self._made = [*(one for one in self._made if one != version.digest), version.digest]
         self._registry.drop(self._made[:-_KEPT])
         self._made = self._made[-_KEPT:]

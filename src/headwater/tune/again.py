@@ -1,14 +1,15 @@
 """A head that was trained with a journal, again without some samples: what `forget` needs of fine-tuning.
 
 Batches are those of the fine-tuning, and so are scaling and classes. Features come from where they came
-from, or from a copy. Those of the samples that go are needed, too, so this comes before they are deleted.
+from, or from a copy. Those of the samples that go are needed, too, so this comes before they are deleted;
+afterwards every step is computed again, which needs those of the others only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from headwater.models.registry import Registry
 from headwater.models.version import ModelVersion
 from headwater.plan.finetune.cut import FEATURES, IMAGES
 from headwater.store.dataset import Dataset
-from headwater.train.replay.batches import OverlappedRuns, Slots, restore
+from headwater.train.replay.batches import NO_SLOTS, OverlappedRuns, Slots, restore
 from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
 from headwater.train.replay.linear import KIND as LINEAR
@@ -54,7 +55,8 @@ class NewHead:
 
 
 class HeadAgain:
-    """The head of a version that was fine-tuned with a journal; `dataset` still has all of its samples.
+    """The head of a version that was fine-tuned with a journal; `dataset` still has its samples, but for such
+    as are to go.
 
     Raises `ModelNotFound` for a version without a journal, `JournalRefused` for a journal of something else.
     """
@@ -87,12 +89,23 @@ class HeadAgain:
     ) -> NewHead:
         """The head without these samples, as `hw.retrain` makes it; its journal waits to be kept.
 
-        `features` are a copy of those that it was trained on; without one they are made again.
+        `features` are a copy of those that it was trained on; without one they are made again. Where the
+        dataset has one of these samples no more, the method is `exact`, whatever is asked for.
         """
-        journal = Journal(self.path, self.features() if features is None else features)
+        gone, lost = np.fromiter(remove, np.int64), NO_SLOTS
+        if features is None:
+            lost = gone[~self.dataset.index.has(gone)]
+            features = self.features(lost)
         done = retrain(
-            journal, remove, method=method, tolerance=tolerance, limit=limit, keep=self._next_journal
+            Journal(self.path, features),
+            gone,
+            method="exact" if len(lost) else method,
+            tolerance=tolerance,
+            limit=limit,
+            keep=self._next_journal,
         )
+        if len(lost) and method != "exact":
+            done = replace(done, reason=f"a {method} needs {len(lost):,} samples that are gone already")
         weight, bias = self._fold(done.weights)
         return NewHead(done, {"weight": weight, "bias": bias})
 
@@ -115,25 +128,28 @@ class HeadAgain:
         self._next_journal.unlink(missing_ok=True)
         return version
 
-    def features(self) -> Features:
+    def features(self, lost: NDArray[np.int64] = NO_SLOTS) -> Features:
         """Those of all samples in the journal, made again by the layers that made them; all are in memory.
 
+        Those of the samples `lost`, by their ids, are not made, and no numbers.
         Raises `JournalRefused` where one that was trained on cannot be made any more, `WrongUse` where the
         dataset has it no more.
         """
         *others, last = self._ways()
         for way in others:
             with suppress(ModelError):
-                return self._gather(way)
-        return self._gather(last)
+                return self._gather(way, lost)
+        return self._gather(last, lost)
 
-    def _gather(self, way: Callable[[], Source]) -> Features:
+    def _gather(self, way: Callable[[], Source], without: NDArray[np.int64]) -> Features:
         slots, there = self._file.header.slots, self._file.header.slots >= 0
         values: Halves = np.full((len(slots), self._layers.features), np.nan, np.float16)
+        wanted = there & ~np.isin(slots, without)
         with closing(way()) as source:
-            for variant, some in self._variants():
+            for variant, all_ in self._variants():
+                some = all_[wanted[all_]]
                 values[some] = self._fetch(slots[some], source, variant)
-        lost = np.setdiff1d(np.flatnonzero(there & np.isnan(values[:, 0])), self._file.missing)
+        lost = np.setdiff1d(np.flatnonzero(wanted & np.isnan(values[:, 0])), self._file.missing)
         if len(lost):
             raise JournalRefused(
                 f"features of {len(lost):,} samples that the head was trained on cannot be made any more, "

@@ -157,6 +157,37 @@ def test_a_loss_that_is_no_mean_is_found_at_once(tmp_path: Path) -> None:
         run(tmp_path, loop)
 
 
+@pytest.mark.parametrize(("begin", "found"), [(1, 1), (3, 4), (33, 64), (65, 71)])
+def test_a_loss_that_changes_later_is_found_before_the_end(tmp_path: Path, begin: int, found: int) -> None:
+    def loop(recording: Iterable[np.ndarray], model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        for number, rows in enumerate(recording):
+            step(rows, model, optimiser, factor=0.2 if number >= begin else 1.0)
+
+    with pytest.raises(WrongUse, match=rf"gradient of step {found} is .* off that of the mean loss"):
+        run(tmp_path, loop)
+    refuse_to_open(tmp_path / "a")
+
+
+def test_rounding_at_the_end_of_a_run_that_has_converged_is_no_other_loss(tmp_path: Path) -> None:
+    """Squares that are all met: what is left of the gradient is noise, of sums in another order here."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(64, 8)).astype(np.float32)
+    data = Features(np.arange(64), values, (values @ rng.normal(size=8) + 3).astype(np.float32))
+    model = nn.Linear(8, 1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.4)
+    batches = FullBatch(64, 700)
+    with Journal.record(
+        tmp_path / "a", model, optimiser, data=data, batches=batches, loss="squares"
+    ) as recording:
+        for rows in recording:
+            inputs, targets = data.take(rows)
+            optimiser.zero_grad()
+            outputs = (inputs.flip(1) * model.weight.flip(1)).sum(1) + model.bias
+            (0.5 * (outputs - targets).square().mean()).backward()
+            optimiser.step()
+    assert Journal(tmp_path / "a", data).steps == 700
+
+
 def test_other_rows_than_those_given_are_found_at_once(tmp_path: Path) -> None:
     def loop(recording: Iterable[np.ndarray], model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
         for rows in recording:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headwater.errors import WrongUse
+from headwater.errors import JournalRefused, WrongUse
 from headwater.plan.replay import Adaptive, Published
 from headwater.train.replay.batches import Batches, FullBatch, Minibatches
 from headwater.train.replay.comparing import compare_methods
@@ -122,6 +122,29 @@ def test_the_published_settings(tmp_path: Path) -> None:
     assert found.plan is not None
     assert found.plan.exact == (*range(11), *range(15, 60, 5))
     assert ratio(journal, found, remove=IDS[:6]) < 0.05
+
+
+@pytest.mark.parametrize("method", ["replay", "exact"])
+@pytest.mark.parametrize("batches", [FULL, BATCHES], ids=["full", "batches"])
+def test_a_loop_that_did_something_else_between_the_looks_of_its_recording_is_refused(
+    tmp_path: Path, batches: Batches, method: str
+) -> None:
+    """It scaled its loss but at steps 0, 1, 2, 4, ... and at the last."""
+    model, last = linear(), batches.count_steps() - 1
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-3)
+    with Journal.record(tmp_path / "journal", model, optimiser, data=TRAINED, batches=batches) as recording:
+        for number, rows in enumerate(recording):
+            inputs, targets = TRAINED.take(rows)
+            optimiser.zero_grad()
+            factor = 1.0 if number & (number - 1) == 0 or number == last else 0.2
+            (factor * nn.functional.cross_entropy(model(inputs), targets)).backward()
+            optimiser.step()
+    journal = Journal(tmp_path / "journal", EVERY)
+    with pytest.raises(
+        JournalRefused, match=r"gradient for step \d+ that is .*: the loop did something else"
+    ):
+        retrain(journal, IDS[:1], method=method, keep=tmp_path / "next")
+    assert not (tmp_path / "next").exists()
 
 
 def test_fewer_steps_for_a_larger_tolerance(tmp_path: Path) -> None:
@@ -341,6 +364,8 @@ def test_a_network_is_an_experiment_and_says_so(tmp_path: Path) -> None:
         ({"remove": IDS[:1], "method": "magic"}, "'magic'; it may be replay, exact, warm, influence"),
         ({"remove": IDS[:1], "tolerance": 0.1, "policy": ALL}, "give one"),
         ({"remove": IDS[:1], "tolerance": 2.0}, "between 0 and 1"),
+        ({"remove": IDS[:1], "tolerance": 0}, 'tolerance is 0; .* for no error at all say method="exact"'),
+        ({"remove": IDS[:1], "tolerance": float("nan")}, "between 0 and 1"),
         ({"remove": IDS[:1], "limit": 0.0}, "limit is 0"),
         ({"remove": IDS[:1], "method": "warm", "keep": "x"}, "leave out keep"),
         ({"remove": IDS[:1], "method": "influence", "keep": "x"}, "leave out keep"),

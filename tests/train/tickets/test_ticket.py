@@ -146,12 +146,19 @@ def test_a_slim_model_is_a_version_beside_its_dense_parent(kind: str, tmp_path: 
     )
     model, ticket = make_slim(kind)
     version = ticket.publish(
-        registry, model, name="photos", classes=NAMES, steps=STEPS, parent=parent.digest, switch=True
+        registry,
+        model,
+        name="photos",
+        classes=NAMES,
+        steps=STEPS,
+        parent=parent.digest,
+        data="d",
+        switch=True,
     )
     assert registry.current("photos").digest == version.digest
     assert version.parent == parent.digest
     assert version.nbytes < 0.6 * parent.nbytes
-    assert version.made["by"] == "early ticket"
+    assert (version.made["by"], version.made["data"]) == ("early ticket", "d")
     assert version.made["macs"] == [ticket.before.macs, ticket.after.macs]
     engine, pixels = (
         Engine(registry.get("photos")),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import traceback
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,64 +10,14 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from forgetting import NAME, Home, copied
-from headwater.data.forgetting import Audit
-from headwater.data.forgotten import forgotten_folder
+from forgetting import NAME, STEPS, Home, choose_ids, copied, kill_at, state_of
 from headwater.errors import JournalRefused, WrongUse
-from headwater.store.labels import open_labels
-from headwater.tune.again import HeadAgain
 from headwater.tune.forget.survey import Wish, look_around
 from headwater.tune.forget.work import forget
 from headwater.tune.journals import journal_path
 
-STEPS = (
-    *("record", "replay", f"keep {NAME}", f"note {NAME}", "bring", "forget", "relabel", "seal", "seal here"),
-    *("caches", "audit", "end"),
-)
 QUICK = ("replay", f"note {NAME}", "forget", "seal here", "end")
 """Those of every test run; all of them with the slow ones."""
-
-
-def choose_ids(home: Home) -> tuple[int, ...]:
-    with closing(hw.open(home.data)) as data:
-        return tuple(HeadAgain(data, NAME, registry=home.registry).ids[[3, 40]].tolist())
-
-
-def state_of(home: Home) -> dict[str, Any]:
-    """All that may be told of it afterwards; times and random keys aside."""
-    registry = home.registry
-    with closing(hw.open(home.data)) as data, closing(open_labels(home.labels)) as labels:
-        rows = labels.search(NAME, limit=1000)
-        return {
-            "data": (data.version, len(data)),
-            "in force": registry.in_force(),
-            "sealed": registry.sealed(),
-            "versions": {version.digest for version in registry.versions()},
-            "journals": sorted(path.name for path in (registry.folder / "journals").iterdir()),
-            "labels": [rows.samples.tolist(), rows.labels.tolist(), rows.sources.tolist()],
-            "by": labels.count_by(NAME, registry.in_force().values()),
-            "audit": [len(line["hashes"]) for line in Audit(forgotten_folder()).lines()],
-            "plans": sorted((forgotten_folder() / "plans").iterdir()),
-        }
-
-
-def kill_at(step: str, home: Home, wish: Wish) -> None:
-    """Forget in a child that kills itself when a step begins."""
-
-    def watch(begun: str) -> None:
-        if begun == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if not child:
-        try:
-            home.forget(wish, watch=watch)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status), f"not killed at {step!r}"
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from headwater.plan.replay import Course, Inertia, Policy, ReplayPlan
+from headwater.train.replay.likeness import Likeness
 from headwater.train.replay.motion import Motion
 from headwater.train.replay.objective import Vector
 from headwater.train.replay.reading import Moment
@@ -50,7 +51,10 @@ class Followed:
 
 
 class Follower:
-    """Walks along a journal with a request; writes the journal of the new run if there is a writer."""
+    """Walks along a journal with a request; writes the journal of the new run if there is a writer.
+
+    Raises `JournalRefused` where a recorded gradient is not that of its batch, as far as some are looked at.
+    """
 
     def __init__(self, request: Request, policy: Policy, *, writer: JournalWriter | None = None) -> None:
         self._request, self._file, self._writer = request, request.journal.file, writer
@@ -62,6 +66,7 @@ class Follower:
         convex = not self._objective.experimental
         self._course = Course(policy, inertia, size=rule.size, noisy=not request.whole, convex=convex)
         self._sketch = self._objective.sketch(request.some(_SKETCHED)) if self._course.informed else None
+        self._likeness = Likeness(request.journal)
         self._first = self._look_at = 0
         self._moved = False
         self._all_from: int | None = None
@@ -150,6 +155,7 @@ class Follower:
         following = self._all_from is None
         if following and not self._course.next_is_exact(offset):
             return self._course.predict(offset, rate)
+        self._rows += self._likeness.look(visit, gradient, self._old.place, self._data)
         if following:
             self._inform(visit.number)
         known, size = gradient * np.float32(visit.size), np.float32(visit.size)

@@ -28,6 +28,9 @@ EVERY = 512
 _ALIKE = 0.01
 """How far a gradient may be from what it is expected to be, as a share of its length."""
 
+_LITTLE = 0.01
+"""A gradient that is shorter than this share of the longest one, at the end of a run, is mostly rounding."""
+
 
 class Recording:
     """Batches to train on, one after the other, and a journal of what the optimiser does with each.
@@ -69,6 +72,8 @@ class Recording:
         self._path, self._header = path, header
         self._rows: NDArray[np.int64] | slice | None = None
         self._given, self._exhausted = 0, False
+        self._longest = 0.0
+        self._last = batches.count_steps(NO_SLOTS) - 1
 
     def __enter__(self) -> Recording:
         self._writer = JournalWriter(self._path, self._header)
@@ -98,18 +103,25 @@ class Recording:
         if self._rows is None:
             raise WrongUse("the optimiser made a step without a batch; loop over the recording")
         gradient = self._observed.gradient
+        if self._wants_check:
+            self._check(gradient, self._observed.place, self._rows)
         if self._writer.wants_mark:
-            place = self._observed.place
-            self._check(gradient, place, self._rows)
-            self._writer.mark(place, self._observed.speed)
+            self._writer.mark(self._observed.place, self._observed.speed)
         self._writer.step(gradient, self._observed.rates)
+
+    @property
+    def _wants_check(self) -> bool:
+        """At each mark, at the last step, and at steps 0, 1, 2, 4, 8, ...: loops change early, if they do."""
+        step = self._writer.steps
+        return self._writer.wants_mark or step & (step - 1) == 0 or step == self._last
 
     def _check(self, gradient: Vector, place: Vector, rows: NDArray[np.int64] | slice) -> None:
         """Whoever trains on something else finds out now, and not when samples are to be removed."""
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         expected = self._objective.gradient(place, self._data.parts(rows)) / np.float32(count)
         apart, length = (float(np.linalg.norm(each)) for each in (gradient - expected, expected))
-        if apart > _ALIKE * length:
+        self._longest = max(self._longest, length)
+        if apart > _ALIKE * max(length, _LITTLE * self._longest):
             raise WrongUse(
                 f"the gradient of step {self._writer.steps:,} is {apart:.2g} off that of the mean loss of "
                 f"the batch, of length {length:.2g}; train on the rows that the recording gives, as they "

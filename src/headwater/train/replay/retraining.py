@@ -44,21 +44,26 @@ def retrain(
     Batches are those of the run: who goes leaves a hole, who comes joins batches by its id. Methods are
     `replay`, `exact` (every step computed again), `warm` (a tenth of the steps once more, from the old
     weights) and `influence` (one Newton step). A replay computes as many steps as the `tolerance` asks for,
-    a share of how far the weights move (0.01 unless told), or those that a `policy` names; where the
-    estimated error passes the `limit`, it is done again exactly. `keep` is a file for the journal of the
-    new run, which serves the next request, and may replace the old one. Raises `WrongUse` for samples that
-    are not there, or are already.
+    a share of how far the weights move (0.01 unless told, and never 0: that is `exact`), or those that a
+    `policy` names; where the estimated error passes the `limit`, it is done again exactly. `keep` is
+    a file for the journal of the new run, which serves the next request, and may replace the old one. Raises
+    `WrongUse` for samples that are not there, or are already, and `JournalRefused` where some of the recorded
+    gradients are not those of their batches.
     """
     if method not in METHODS:
         raise WrongUse(f"method is {method!r}; it may be {', '.join(METHODS)}")
     if policy is not None and tolerance is not None:
         raise WrongUse("tolerance and policy are two ways to say the same; give one")
+    if tolerance is not None and not 0 < tolerance < 1:
+        raise WrongUse(
+            f"tolerance is {tolerance}; it must be between 0 and 1, and for no error at all say "
+            'method="exact" instead'
+        )
     if not limit > 0:
         raise WrongUse(f"limit is {limit}; it must be above 0")
     begun = time.process_time()
-    wish = Wish(
-        Request.make(journal, remove, add), policy or Adaptive(tolerance or TOLERANCE), limit, _path(keep)
-    )
+    policy = policy or Adaptive(TOLERANCE if tolerance is None else tolerance)
+    wish = Wish(Request.make(journal, remove, add), policy, limit, _path(keep))
     done = METHODS[method](wish)
     return replace(done, seconds=time.process_time() - begun)
 

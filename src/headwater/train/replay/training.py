@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from headwater.train.replay.likeness import look_along
 from headwater.train.replay.motion import Motion
 from headwater.train.replay.objective import Vector
 from headwater.train.replay.request import Request
@@ -33,9 +34,13 @@ class Trainer:
         self._objective, self._rows = request.journal.objective, 0
 
     def again(self) -> Trained:
-        """The whole run. Steps before the last mark that saw no change yet are taken over as they were."""
+        """The whole run. Steps before the last mark that saw no change yet are taken over as they were.
+
+        Raises `JournalRefused` where recorded gradients are not those of their batches, as `look_along` does.
+        """
         journal, (first, visits) = self._request.journal, self._request.walk()
         begin = journal.file.mark_before(first)[0]
+        self._rows += look_along(self._request, begin)
         if self._writer is not None:
             self._take_over(begin, self._writer)
         return self._train(islice(visits, begin, None), journal.motion_at(begin), begin)

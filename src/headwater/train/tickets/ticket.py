@@ -81,16 +81,19 @@ class Ticket:
         classes: Sequence[str],
         steps: Pipeline,
         parent: str | None = None,
+        data: str | None = None,
         switch: bool = False,
     ) -> ModelVersion:
         """Keep the slim model as a version of `name`, and with `switch` put it in force.
 
-        `steps` are what images go through before it, `parent` is the version that it came from. Raises
-        `ModelError` for a model that cannot be exported, `WrongUse` for steps or classes that do not go
-        with it.
+        `steps` are what images go through before it, `parent` is the version that it came from. `data` is the
+        version of the dataset that it was trained on, `dataset.version`: by that `headwater forget` knows
+        what it saw. Raises `ModelError` for a model that cannot be exported, `WrongUse` for steps or classes
+        that do not go with it.
         """
         exported = Refill(model, classes=classes, steps=steps).fill(model.state_dict())
-        return registry.put(exported, name=name, parent=parent, made=self.made, switch=switch)
+        made = self.made if data is None else {**self.made, "data": data}
+        return registry.put(exported, name=name, parent=parent, made=made, switch=switch)
 
     @property
     def made(self) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from headwater.tune.forget.task import Task, find_task
 
 Ids = NDArray[np.int64]
 
-_NOT_HERE = "it is not in force in the registry here: forget where it was fine-tuned"
+_NOT_HERE = "it is not in force in the registry here: forget where it was trained, or bring another there"
+_LATER = "forget them again without --no-model: it is trained again in full, as a replay needs the samples"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ class Scene:
         forgotten = Forgotten(self.folder, Task(self.names, ()).key)
         return [forgotten.hash(id) for id in ids]
 
+    def forgotten(self, ids: Ids) -> Ids:
+        """Those that were forgotten in these places before, as far as the audit knows."""
+        known = {one for line in Audit(self.folder).lines() for one in line.get("hashes", ())}
+        if not known:
+            return ids[:0]
+        found: Ids = ids[np.array([hash in known for hash in self.hashes(ids.tolist())], bool)]
+        return found
+
     def forgotten_at(self, id: int) -> str | None:
         """When a sample was forgotten in these places; None if it never was."""
         audit = Audit(self.folder)
@@ -84,14 +93,17 @@ class Scene:
 class Survey:
     """What is there of the samples, place by place, and the task that comes of it.
 
-    `left` are versions in force that saw them and stay, because no model is to be made again; with why that
-    could not have been, if it could not. `resumed` says that the task was begun before.
+    `resumed` says that the task was begun before.
     """
 
     task: Task
     there: Mapping[str, ForgottenThere] = field(default_factory=dict)
-    left: Mapping[str, str] = field(default_factory=dict)
     resumed: bool = False
+
+    @property
+    def left(self) -> Mapping[str, str]:
+        """Versions in force that saw them and stay, because no model is to be made again; with what to do."""
+        return self.task.left
 
 
 def look_around(scene: Scene, wish: Wish) -> Survey:
@@ -115,8 +127,8 @@ class _Surveyor:
         wish, ids = self._wish, self._ids
         places = self._scene.places
         there = {place.name: place.look(ids.tolist(), delete_files=wish.delete_files) for place in places}
-        before = {self._data.index.version, *(one.before for one in there.values()), *self._earlier()}
-        affected, left = self._judge(before)
+        before, after = self._divide_versions({one.before for one in there.values()})
+        affected, left = self._judge(before, after)
         keys, contents = self._describe()
         task = Task(
             places=self._scene.names,
@@ -126,12 +138,14 @@ class _Surveyor:
             before=tuple(sorted(before)),
             old={name: version.digest for name, version in affected.replay.items()},
             sealed={version.digest: version.name for version in affected.versions},
+            left=left,
+            untold={version.digest: version.name for version in affected.untold},
             delete_files=wish.delete_files,
             relabel=wish.relabel,
             method=wish.method,
             further=tuple(map(str, wish.further)),
         )
-        return Survey(task, there, left)
+        return Survey(task, there)
 
     @cached_property
     def _ids(self) -> Ids:
@@ -148,21 +162,37 @@ class _Surveyor:
             raise WrongUse("these are all samples of the dataset; delete the dataset instead")
         return ids
 
-    def _earlier(self) -> set[str]:
-        """Versions that the dataset had before other samples were forgotten of it."""
-        lines = Audit(self._scene.folder).lines()
-        mine = [line for line in lines if line.get("places") == list(self._scene.names)]
-        return {str(version) for line in mine for version in line.get("before", ())}
+    def _divide_versions(self, there: set[str]) -> tuple[set[str], set[str]]:
+        """Versions that the dataset had with the samples, and those without them, as far as they are known.
 
-    def _judge(self, before: set[str]) -> tuple[Affected, dict[str, str]]:
+        Without are those after the last of them was forgotten; while one is still there, none.
+        """
+        now = {self._data.index.version, *there}
+        mine = [line for line in Audit(self._scene.folder).lines() if line.get("places") == self._places]
+        earlier = {str(version) for line in mine for version in line.get("before", ())}
+        if self._data.index.has(self._ids).any():
+            return now | earlier, set()
+        waiting, had = set(self._scene.hashes(self._ids.tolist())), set[str]()
+        for line in mine:
+            if waiting:
+                had |= set(map(str, line.get("before", ())))
+                waiting -= set(line.get("hashes", ()))
+        later = {str(version) for line in mine for version in line.get("versions", ())}
+        return had, (now | earlier | later) - had
+
+    @property
+    def _places(self) -> list[str]:
+        return list(self._scene.names)
+
+    def _judge(self, before: set[str], after: set[str]) -> tuple[Affected, dict[str, str]]:
         registry = self._scene.registry
         there = {place.name: place.models() for place in self._scene.places}
         versions = [*registry.versions(), *(one for held in there.values() for one in held.versions)]
-        witnesses = Witnesses(registry, versions, self._ids, dataset=self._data, data=before)
+        witnesses = Witnesses(registry, versions, self._ids, dataset=self._data, data=before, without=after)
         affected = witnesses.judge(registry.in_force())
         stuck = {**affected.stuck, **_stuck_at(there, affected)}
         if not self._wish.models:
-            return Affected(), {**dict.fromkeys(affected.replay, ""), **stuck}
+            return Affected(untold=affected.untold), {**dict.fromkeys(affected.replay, _LATER), **stuck}
         if stuck:
             name, why = next(iter(stuck.items()))
             digest = registry.in_force().get(name, "")
@@ -170,7 +200,8 @@ class _Surveyor:
                 raise witnesses.refused[digest]
             raise ModelRefused(
                 f"the version in force as {name} was trained on these samples, or may have been, and {why}; "
-                "or say --no-model to leave it as it is, and forget everything else"
+                "or say --no-model to leave all models as they are and forget everything else; when it is "
+                "replaced, forget them again"
             )
         return affected, {}
 

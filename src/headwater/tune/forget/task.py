@@ -17,8 +17,9 @@ class Task(msgspec.Struct, frozen=True):
     """One request: `places` are stores, or local data; `before` the versions that the dataset had.
 
     `old` are the versions in force that saw the samples, by name, `new` those that came of the replay, and
-    `facts` say how. `sealed` are the digests of all that saw them, with their names. `further` are folders of
-    caches that the user has named.
+    `facts` say how. `sealed` are the digests of all that saw them, with their names; `left` those in force
+    that saw them and stay, by name, with what to do about each; `untold` digests of which nobody can tell,
+    with their names. `further` are folders of caches that the user has named.
     """
 
     places: tuple[str, ...]
@@ -30,6 +31,8 @@ class Task(msgspec.Struct, frozen=True):
     new: dict[str, str] = {}
     facts: dict[str, dict[str, Any]] = {}
     sealed: dict[str, str] = {}
+    left: dict[str, str] = {}
+    untold: dict[str, str] = {}
     delete_files: bool = False
     relabel: bool = True
     method: str = "replay"

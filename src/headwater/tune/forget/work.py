@@ -24,7 +24,7 @@ from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.cached import purge_cache
 from headwater.tune.forget.places import Place
-from headwater.tune.forget.survey import Scene, Survey, version_without
+from headwater.tune.forget.survey import Ids, Scene, Survey, version_without
 from headwater.tune.forget.task import Desk, Task
 
 Watch = Callable[[str], None]
@@ -108,7 +108,7 @@ class _Work:
 
         task = self._task
         again = HeadAgain(data, old, registry=self._registry)
-        gone = np.intersect1d(np.array(task.ids, np.int64), again.ids)
+        gone = self._gone_from(again.ids, data)
         new = again.without(gone.tolist(), method=task.method)
         done = new.retrained
         facts = {"samples": len(gone), "method": done.method, "error": done.error}
@@ -118,13 +118,18 @@ class _Work:
             "data": version_without(data.index, task.ids),
             "samples": int(again.version.made.get("samples", 0)) - len(gone),
             "accuracy": [],  # nobody has measured this head
-            "forgot": {**facts, "hashes": sorted(self._scene.hashes(task.ids))[:_NAMED]},
+            "forgot": {**facts, "hashes": sorted(self._scene.hashes(gone.tolist()))[:_NAMED]},
         }
         self._watch(f"keep {name}")
         version = again.keep(new, name=name, made=made)
         facts |= {"reason": done.reason, "work": done.work, "seconds": done.seconds}
         self._watch(f"note {name}")
         self._desk.save(new={**task.new, name: version.digest}, facts={**task.facts, name: facts})
+
+    def _gone_from(self, ids: Ids, data: Dataset) -> Ids:
+        """Who of these goes; also who was forgotten before while models were left as they are."""
+        named = np.intersect1d(np.array(self._task.ids, np.int64), ids)
+        return np.union1d(named, self._scene.forgotten(ids[~data.index.has(ids)]))
 
     def _bring(self) -> None:
         """In force here, and wherever one that saw the samples is."""
@@ -198,6 +203,7 @@ class _Work:
             "versions": [one.version for one in self._done.found.values()],
             "models": {name: {"from": old, "to": task.new.get(name)} for name, old in task.old.items()},
             "sealed": sorted(task.sealed),
+            "left": sorted(task.left),
             "delete_files": task.delete_files,
         }
         Audit(self._scene.folder).note(self._scene.hashes(task.ids), facts)
