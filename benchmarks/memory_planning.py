@@ -62,7 +62,7 @@ def best_of_all(record: AccessRecord, budget: int, rates: Rates) -> float | None
 
 @dataclass
 class Small:
-    """Over small graphs: an iteration by our plan over one by the best; the same of what both add; misfits."""
+    """Small graphs: an iteration by our plan over one by the best; the same of what both add; misfits."""
 
     iterations: list[float] = field(default_factory=list)
     overheads: list[float] = field(default_factory=list)
