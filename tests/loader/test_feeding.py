@@ -65,7 +65,11 @@ def test_weights_become_an_int8_version_and_the_next_ones_a_delta(
     assert first.correlation is not None
     assert first.correlation >= 0.95
     assert precision_of(registry.get(first.version)) == "int8"
-    assert registry.version(first.version).made == {"by": "proxy", "run": "mine"}
+    assert registry.version(first.version).made == {
+        "by": "proxy",
+        "run": "mine",
+        "data": colours.version,
+    }
     assert registry.version(first.version).classes == tuple(sorted(COLOURS))
 
     def calibrate(*_: object, **__: object) -> None:
