@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from measuring import Bar, Flag, Options, Report, Table, main
@@ -69,6 +70,14 @@ def largest(fits: Callable[[int], bool], start: int, fine: int) -> int:
     return good
 
 
+def _fits(kept: Kept, name: str, way: str, limit: int, small: int, size: int) -> bool:
+    words = [name, way, str(size), str(limit)]
+    if way == "ours":
+        least = kept.ask([name, way, str(small), "0"])["budget"]
+        words.append(str(int(str(least)) * size // small))
+    return bool(kept.ask(words)["fits"])
+
+
 def run(folder: Path, options: Options) -> Report:
     kept = Kept(options.folders["work"])
     limit = int(options.numbers["limit"] * 2**20)
@@ -78,15 +87,7 @@ def run(folder: Path, options: Options) -> Report:
     for name in names:
         row: dict[str, int] = {}
         for way in ways:
-
-            def fits(size: int, name: str = name, way: str = way) -> bool:
-                words = [name, way, str(size), str(limit)]
-                if way == "ours":
-                    small = max(row["plain"], 8)
-                    least = kept.ask([name, way, str(small), "0"])["budget"]
-                    words.append(str(int(str(least)) * size // small))
-                return bool(kept.ask(words)["fits"])
-
+            fits = partial(_fits, kept, name, way, limit, row.get("plain", 8))
             row[way] = largest(fits, row.get("plain", 8), 4 if options.quick else 16)
         found[name] = row
     return report(found, ways)
