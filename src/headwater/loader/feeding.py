@@ -28,12 +28,12 @@ from headwater.models.registry import Registry
 from headwater.models.requantise import requantise
 from headwater.models.runtime import Engine
 from headwater.models.trial import ANY_SIZE
+from headwater.models.version import PROXY
 from headwater.plan.offload import Offload
 from headwater.plan.offload.ways import smallest_cut
 from headwater.select.scoring import rank_correlation, score
 from headwater.store.dataset import Dataset
 from headwater.store.jobs.quantise import Album
-from headwater.store.jobs.select import PROXY
 
 log = logging.getLogger("headwater")
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from headwater.errors import ModelRefused, WrongUse
 
 FORMAT = 1
+PROXY = "proxy"
+"""What stands as `by` in `made` of a version that serves selection alone; `run` says which run's."""
 MODEL_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """How a model may be called: as a dataset may, never a path."""
 DIGEST = re.compile(r"[0-9a-f]{32}")

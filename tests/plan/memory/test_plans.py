@@ -22,6 +22,7 @@ from headwater.plan.memory import (
     recompute_seconds,
     simulate,
 )
+from headwater.plan.memory.hybrid import _Search
 from headwater.plan.memory.recompute import sources
 
 FAST = Rates(write=1000.0, read=1000.0)
@@ -178,6 +179,15 @@ def test_mending_ends_early_and_within_its_trials(monkeypatch: pytest.MonkeyPatc
     hard = Rates(50.0, 50.0, taken=0.5)
     make_plan(chain_of([100 + place for place in range(200)], seconds=0.3), budget=4000, rates=hard)
     assert len(played) < 400
+
+
+def test_changes_are_not_gone_through_once_enough_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    improves = _Search._improves
+    monkeypatch.setattr(_Search, "_improves", lambda self, change: looked.append(1) or improves(self, change))
+    sizes = [100 + place for place in range(300)]
+    make_plan(chain_of(sizes, seconds=0.3), budget=6000, rates=Rates(50.0, 50.0, taken=0.5))
+    assert len(looked) < 1000, "of the choices for three tensors there are a hundred million"
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -26,7 +26,7 @@ from headwater.errors import DatasetStale, ModelNotFound, WrongUse
 from headwater.models.model import Model
 from headwater.models.registry import Registry
 from headwater.models.runtime import Engine
-from headwater.models.version import ModelVersion
+from headwater.models.version import PROXY, ModelVersion
 from headwater.plan.offload import Offload
 from headwater.select.samples import Samples
 from headwater.select.selecting import complete_selection, find_selector, make_selection
@@ -38,7 +38,7 @@ from headwater.store.features import OWN, Features, Variation
 from headwater.store.jobs import select as module
 from headwater.store.jobs.record import JobFolder, JobRecord
 from headwater.store.jobs.runner import Running
-from headwater.store.jobs.select import PROXY, Sieve, select
+from headwater.store.jobs.select import Sieve, select
 from headwater.store.jobs.selections import Kept, Selections
 from headwater.store.loads import Loads
 from headwater.store.wire.jobmessages import SelectionWish

@@ -56,5 +56,13 @@ def test_running_out_of_memory_is_not_fitting_and_other_errors_are_raised() -> N
 
     with pytest.raises(RuntimeError, match="shapes"):
         hw.max_batch(broken, "1MiB")
+
+    def vague(size: int) -> None:
+        if size > 6:
+            raise RuntimeError("could not create a primitive")
+
+    assert hw.max_batch(vague, "1MiB") == 6
+    with pytest.raises(RuntimeError, match="primitive"):
+        hw.max_batch(vague, "1MiB", start=7)
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))

@@ -22,6 +22,7 @@ import headwater as hw
 from budgets import assert_equal, loss_of, make, train
 from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed, WrongUse
 from headwater.train.memory.spill import SpillFile, _warn_if_memory
+from headwater.train.memory.transfer import Lane, Transfer
 
 
 def open_files() -> Counter[str]:
@@ -236,6 +237,21 @@ def test_a_full_disk_without_another_way_is_an_error(caplog: pytest.LogCaptureFi
         train("residual", around=small)
     assert caught.value.needed > 300_000
     assert "no room" in caplog.text
+
+
+def test_a_transfer_that_cannot_begin_leaves_the_tensor_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was written then, so nothing must be read."""
+    failures, send = iter([True]), Lane.send
+
+    def fail_once(lane: Lane, transfer: Transfer) -> Transfer:
+        if next(failures, False):
+            raise RuntimeError("can't start new thread")
+        return send(lane, transfer)
+
+    monkeypatch.setattr(Lane, "send", fail_once)
+    found = train("residual", around=hw.memory_budget(300_000, recompute=False))
+    assert next(failures, None) is None
+    assert_equal(found, train("residual"))
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")

@@ -19,11 +19,11 @@ from budgets import assert_equal, loss_of, make, train
 from headwater.errors import MemoryTooSmall, SavedTensorChanged
 from headwater.train.memory.budget import MemoryBudget
 from headwater.train.memory.hosttier import HostTier, open_host_tier
-from headwater.train.memory.ledger import Ways
+from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.slabs import Slabs
 from headwater.train.memory.spill import SpillFile
 from headwater.train.memory.stagedtier import StagedTier
-from headwater.train.memory.streams import Streams
+from headwater.train.memory.streams import Clock, Streams
 from lagging import Lagging, Postponing
 
 CPU = torch.device("cpu")
@@ -224,9 +224,22 @@ def test_host_memory_and_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     assert watched.most_in_host > 0
     assert watched.most_in_file == 0
     assert watched.budget.report().recomputed > 0
+    assert watched.budget.report().disk_closed
     assert "no room" in caplog.text
     with files_no_larger_than(4096), pytest.raises(MemoryTooSmall, match="cannot leave"):
         Watched(300_000, 2**17, recompute=False).train("residual")
+
+
+@pytest.mark.parametrize("host", [0, 2**20])
+def test_a_full_disk_closes_the_file_and_not_host_memory(host: int, tmp_path: Path) -> None:
+    streams = Streams(CPU)
+    tier = open_host_tier(SpillFile(tmp_path), streams, host)
+    ledger = Ledger(2**20, tier, Ways(), Clock(streams))
+    with files_no_larger_than(4096):
+        assert ledger.take_room(2**22, at_most=2**22) == bool(host)
+    assert ledger.no_file
+    assert ("swap" in ledger.ways) == bool(host)
+    tier.close()
 
 
 @pytest.mark.parametrize("module", [None, Lagging()], ids=["at once", "lagging"])

@@ -109,6 +109,17 @@ def test_it_is_never_found_where_the_mode_of_another_was() -> None:
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
+def test_closed_below_another_mode_it_does_nothing() -> None:
+    relief = Relief(lambda: True)
+    relief.switch(on=True)
+    with Scarce("none", 0):
+        relief.close()
+    with pytest.raises(RuntimeError, match="allocate"), Scarce("exp", 1):
+        torch.exp(torch.zeros(4))
+    relief.switch(on=False)
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
 def test_what_says_that_there_is_no_memory() -> None:
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(RuntimeError("could not create a primitive"))

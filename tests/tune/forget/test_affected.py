@@ -10,7 +10,7 @@ import pytest
 import headwater as hw
 from forgetting import NAME, Home
 from headwater.errors import ModelRefused
-from headwater.models.version import ModelVersion
+from headwater.models.version import PROXY, ModelVersion
 from headwater.tune.again import HeadAgain
 from headwater.tune.forget.survey import Wish, look_around
 from relabelling import small_model
@@ -85,3 +85,14 @@ def test_who_replaces_a_model_after_the_data_are_forgotten_can_forget_the_rest(h
     assert new.digest not in done.task.untold
     assert home.registry.current("slim") == new
     assert home.registry.current(NAME) != head
+
+
+def test_proxies_of_other_data_are_left_in_peace(home: Home) -> None:
+    """All proxies have one name, whatever they were trained on."""
+    id = choose_id(home)
+    saw = put(home, {"by": PROXY, "run": "one", "data": data_version(home)}, name="proxy")
+    other = put(home, {"by": PROXY, "run": "two", "data": "another dataset's"}, name="proxy", seed=1)
+    done = home.forget(Wish(ids=(id,)))
+    assert saw.digest in done.task.sealed
+    assert other.digest not in done.task.sealed
+    assert other.digest not in home.registry.sealed()

@@ -105,8 +105,17 @@ class _Search:
 
     def _descend(self, start: dict[int, Action]) -> None:
         self._actions, self._best_so_far = start, self._play(start)
-        while not self._is_settled and any(self._improves(change) for change in self._changes()):
+        while self._improve():
             pass
+
+    def _improve(self) -> bool:
+        """Make the first change that helps; whether there was one."""
+        for change in self._changes():
+            if self._is_settled:  # there may be very many more
+                return False
+            if self._improves(change):
+                return True
+        return False
 
     def _descend_from(self, way: Action) -> None:
         """With everything out one way; what was found before stays, if it is better."""
@@ -147,7 +156,7 @@ class _Search:
 
     def _improves(self, change: dict[int, Action]) -> bool:
         """Make the change if the plan stays within the budget, or comes nearer, and costs less."""
-        if self._is_settled or not all(self._can(place, way) for place, way in change.items()):
+        if not all(self._can(place, way) for place, way in change.items()):
             return False
         other, best = self._play(self._actions | change), self._best_so_far
         if self._rank(other) >= self._rank(best):

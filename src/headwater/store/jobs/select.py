@@ -24,7 +24,7 @@ from headwater.errors import DatasetStale, WrongUse
 from headwater.measure.signals import Signals
 from headwater.models.registry import Registry
 from headwater.models.runtime import make_head
-from headwater.models.version import ModelVersion
+from headwater.models.version import PROXY, ModelVersion
 from headwater.select.samples import Samples
 from headwater.select.scoring import Gradients, score, widest_for
 from headwater.select.selecting import Selector, select_all, select_among
@@ -38,8 +38,6 @@ from headwater.store.jobs.selections import MOST_RUNS, Kept, Run, Selections
 from headwater.store.loads import Load
 from headwater.store.wire.jobmessages import SelectionWish
 
-PROXY = "proxy"
-"""What stands as `by` in `made` of a version that serves selection alone; `run` says which run's."""
 VECTORS = ("logits", "weights")
 """By what the gradients are taken that tell samples apart."""
 COUNTS = ("scored", "unlabelled", "failed", "chosen")

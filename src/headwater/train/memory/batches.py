@@ -10,7 +10,7 @@ import torch
 
 from headwater.errors import MemoryTooSmall, WrongUse
 from headwater.train.memory.budget import MemoryBudget, memory_budget
-from headwater.train.memory.relief import is_out_of_memory
+from headwater.train.memory.relief import is_out_of_memory, is_vague
 
 RUNS = 2
 """Steps that a size must pass: one is measured, the next goes by a plan."""
@@ -36,7 +36,8 @@ def max_batch(
         raise WrongUse(f"sizes from {start} to {most} are none; start at 1 or more, below the most")
 
     def fits(size: int) -> bool:
-        return _fits(step, size, memory_budget(budget, device=device, host=host, spill=spill))
+        context = memory_budget(budget, device=device, host=host, spill=spill)
+        return _fits(step, size, context, first=size == start)
 
     good, bad = 0, start
     while bad <= most and fits(bad):
@@ -47,7 +48,7 @@ def max_batch(
     return good
 
 
-def _fits(step: Callable[[int], object], size: int, budget: MemoryBudget) -> bool:
+def _fits(step: Callable[[int], object], size: int, budget: MemoryBudget, *, first: bool) -> bool:
     try:
         with budget:
             for _ in range(RUNS):
@@ -55,7 +56,7 @@ def _fits(step: Callable[[int], object], size: int, budget: MemoryBudget) -> boo
     except MemoryTooSmall:
         return False
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) or (first and is_vague(error)):
             raise
         return False
     finally:

@@ -164,7 +164,7 @@ def _report(tracker: Tracker) -> MemoryReport:
         late_fetches=counts.late,
         fetches_in_all=tracker.totals.fetches,
         late_fetches_in_all=tracker.totals.late,
-        disk_closed=tracker.ledger.disk_closed,
+        disk_closed=tracker.ledger.no_file,
         plan=tracker.plan,
         seconds=tuple(moment.seconds - begin for moment in moments),
         held_before=tuple(moment.whole for moment in moments),

@@ -36,6 +36,10 @@ class HostTier:
         beyond = self._beyond.rates
         return Rates(self._mean(self._out.rate, beyond.write), self._mean(self._back.rate, beyond.read))
 
+    @property
+    def has_memory(self) -> bool:
+        return self._slabs.limit > 0
+
     def prepare(self, size: int) -> int:
         """Disk for what host memory has no room for."""
         return self._slabs.limit + self._beyond.prepare(max(size - self._slabs.limit, 0))

@@ -78,6 +78,7 @@ class Ledger:
         self._given: set[int] = set()
         self._asked: list[_Asked] = []
         self.disk_closed = not ways.swap
+        self._disk_full = False
         self.disk_short = False
 
     @property
@@ -90,6 +91,11 @@ class Ledger:
         """What may be done with a tensor as things are."""
         open_ways: dict[Action, bool] = {"swap": not self.disk_closed, "recompute": self.recomputes}
         return frozenset(("keep", *(way for way, is_open in open_ways.items() if is_open)))
+
+    @property
+    def no_file(self) -> bool:
+        """Whether nothing goes to the file any more."""
+        return self.disk_closed or self._disk_full
 
     def settle(self) -> None:
         """Take note of what is gone, and of transfers that are done."""
@@ -366,7 +372,7 @@ class Ledger:
             return None
         chained = holding.needed or any(source.sources is not None for source in sources)
         ample = holding.size + replay_bytes(node) <= self.budget // 2
-        return replay_seconds(node) if self.disk_closed or (ample and not chained) else None
+        return replay_seconds(node) if self.no_file or (ample and not chained) else None
 
     def _leave(self, holding: Holding) -> bool:
         """Let it go now, the cheaper way; false if there is none."""
@@ -394,7 +400,14 @@ class Ledger:
         except SpillFailed as error:
             self._give_up_disk(error)
             return False
-        holding.writing = self._tier.write(holding.extent, holding.tensor)
+        try:
+            holding.writing = self._tier.write(holding.extent, holding.tensor)
+        except BaseException as error:
+            self._tier.release(holding.extent)
+            holding.extent = None  # else nothing would pass for a copy of it
+            if not is_out_of_memory(error):
+                raise
+            return False
         self.counts.swapped += holding.size
         return True
 
@@ -418,9 +431,10 @@ class Ledger:
                 self._drop(holding)
 
     def _give_up_disk(self, error: Exception) -> None:
-        if not self.disk_closed:
+        if not self.no_file:
             logger.warning("nothing more leaves memory for the disk, what can be is recomputed: %s", error)
-        self.disk_closed = True
+        self._disk_full = True
+        self.disk_closed = not self._tier.has_memory
 
     def _count(self, holding: Holding) -> None:
         holding.counted = True

@@ -15,7 +15,7 @@ class MemoryReport:
     """The last whole iteration, and fetches over all guided ones. Bytes, and seconds.
 
     `peak_before` is what plain training would have held, `peak` what was held. `late_fetches` are those that
-    backward had to wait for. `disk_closed`: nothing is swapped, because the disk is full or it may not be.
+    backward had to wait for. `disk_closed`: nothing goes to the file, as it is full or may not be used.
     """
 
     budget: int

@@ -11,22 +11,25 @@ from torch._ops import OpOverload
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_SAYS_SO = (
-    "can't allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "can't start new thread",
-    "could not create a primitive",  # oneDNN, which does not say why
-    "could not create a memory",
-    "could not execute a primitive",
-)
+_SAYS_SO = ("can't allocate memory", "not enough memory", "bad_alloc", "can't start new thread")
+_MAY_MEAN_SO = ("could not create a primitive", "could not create a memory", "could not execute a primitive")
+"""Of oneDNN, which does not say why."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocator of torch or of Python says so; on a CPU there is only the text."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _SAYS_SO)
+    return isinstance(error, RuntimeError) and _has(error, (*_SAYS_SO, *_MAY_MEAN_SO))
+
+
+def is_vague(error: BaseException) -> bool:
+    """Whether an error that counts as want of memory may mean something else."""
+    return isinstance(error, RuntimeError) and _has(error, _MAY_MEAN_SO)
+
+
+def _has(error: BaseException, texts: tuple[str, ...]) -> bool:
+    return any(text in str(error) for text in texts)
 
 
 class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -50,6 +53,11 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif not on and self._on and depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
             self._on = False
             self.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """Off for good; where another mode lies above, it stays and does nothing."""
+        self._relieve = lambda: False
+        self.switch(on=False)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

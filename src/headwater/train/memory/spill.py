@@ -137,7 +137,7 @@ def _warn_if_memory(folder: Path) -> None:
     """Once for a folder: what goes to a file system in memory is not out of memory."""
     device = os.stat(folder).st_dev
     number, mounts = f"{os.major(device)}:{os.minor(device)}", Path("/proc/self/mountinfo")
-    lines = mounts.read_text().splitlines() if mounts.exists() else []
+    lines = mounts.read_text(errors="replace").splitlines() if mounts.exists() else []
     kinds = {line.split()[2]: line.partition(" - ")[2].split()[0] for line in lines}
     if kinds.get(number) in ("tmpfs", "ramfs"):
         logger.warning("the spill folder %s is in memory itself; give one on a disk: spill=", folder)

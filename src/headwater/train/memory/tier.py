@@ -32,6 +32,10 @@ class Tier(Protocol):
     def rates(self) -> Rates:
         """Of both ways, as far as they were measured."""
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether there are places that are no part of a file."""
+
     def prepare(self, size: int) -> int:
         """Have room for so many bytes, all in all; how many there could be. Raises `SpillFailed`."""
 

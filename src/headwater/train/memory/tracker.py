@@ -219,7 +219,7 @@ class Tracker:
     def _want_lineage(self, again: bool) -> None:
         """Noting how tensors are made takes time: it is left where nothing is made again, unless there is no
         other way."""
-        short = self.ledger.disk_closed or self.ledger.disk_short
+        short = self.ledger.no_file or self.ledger.disk_short
         needed = again or short or self.guides.makes_again
         self.wants_lineage = self.ledger.recomputes and needed
         if self.on_change is not None:
@@ -240,7 +240,10 @@ class Tracker:
             self.guided += 1
             self._add_up(iteration.counts)
             self.plan = guide.plan
+            before = guide.plan
             guide.learn(iteration, self.ledger.rates, self.ledger.ways)
+            if guide.plan is not before and not self._take_room(guide.plan, iteration):
+                guide.learn(iteration, self.ledger.rates, self.ledger.ways)
             self.guides.use(guide)
             if not self.guides.pressed:
                 self._next = Routine(self._sights if self._backward else self._past)
@@ -257,13 +260,16 @@ class Tracker:
             return True
         ledger, record = self.ledger, iteration.record()
         made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
-        if not ledger.take_room(made.plan.bytes_of("swap"), at_most=sum(iteration.sizes)):
+        if not self._take_room(made.plan, iteration):
             made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
         again = made.pressed and not self._measured and ledger.recomputes
         if not again:
             self.guides.add(made)
         self.plan = made.plan
         return again
+
+    def _take_room(self, plan: MemoryPlan, iteration: Iteration) -> bool:
+        return self.ledger.take_room(plan.bytes_of("swap"), at_most=sum(iteration.sizes))
 
     def _add_up(self, counts: Counts) -> None:
         self.totals.fetches += counts.fetches

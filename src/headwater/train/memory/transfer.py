@@ -112,6 +112,10 @@ class FileTier:
         spare = len(os.sched_getaffinity(0)) > threads
         return Rates(self._out.rate, self._back.rate, 0.0 if spare else 1 / threads)
 
+    @property
+    def has_memory(self) -> bool:
+        return False
+
     def prepare(self, size: int) -> int:
         return self._file.prepare(size)
 

@@ -46,6 +46,7 @@ class ModuleWatch:
         """For good: what changes afterwards brings nothing back."""
         self._over = True
         self._remove()
+        self._relief.close()
 
     def _remove(self) -> None:
         for hook in self._hooks:

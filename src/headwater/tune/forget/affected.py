@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headwater.errors import JournalRefused
 from headwater.models.evidence import QUANTISED
 from headwater.models.registry import Registry
-from headwater.models.version import ModelVersion
+from headwater.models.version import PROXY, ModelVersion
 from headwater.store.dataset import Dataset
 from headwater.tune.journals import journal_path
 
@@ -113,6 +113,8 @@ class Witnesses:
     def _may_have(self, version: ModelVersion, names: Collection[str]) -> bool:
         """Of the same name, of data that are not known, without a journal: nobody can tell."""
         data = _data_of(version)
+        if version.made.get("by") == PROXY:  # all have one name, whatever they were trained on
+            return False
         other = data is not None and data not in self._without
         return other and version.name in names and self._in_journal(version) is None
 
