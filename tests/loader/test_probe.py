@@ -16,7 +16,7 @@ from stores import running_daemon
 
 BATCH = 6
 STEPS = T.Compose([T.RandomCrop(32, pad_if_needed=True), T.RandomHorizontalFlip()])
-SLEEP = 0.004  # seconds a sample
+SLEEP = 0.02  # seconds a sample
 LINK = 2e6  # bits a second
 
 
