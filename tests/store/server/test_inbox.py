@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ import pytest
 
 import headwater as hw
 from datasets import make_photo
+from fulldisk import files_no_larger_than
 from headwater.errors import HeadwaterError
 from headwater.store.server.inbox import Inbox, Kept
 from headwater.store.server.shard import Arrival, GrowingShard
@@ -43,17 +41,6 @@ def sealed(folder: Path) -> dict[int, bytes]:
 
 def expected(kept: list[Kept], arrivals: list[Arrival]) -> dict[int, bytes]:
     return {one.id: arrival.data for one, arrival in zip(kept, arrivals, strict=True)}
-
-
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file may be longer."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_ids_are_those_of_the_sealed_dataset(tmp_path: Path) -> None:
@@ -206,10 +193,10 @@ def test_a_full_disk_keeps_nothing_and_later_all(tmp_path: Path) -> None:
     inbox, arrivals = make(tmp_path), photos(4)
     kept = inbox.add(arrivals[:1])
     end = inbox.unsealed_bytes
-    with full_disk(end + 700), pytest.raises(HeadwaterError, match="cannot keep images"):
+    with files_no_larger_than(end + 700), pytest.raises(HeadwaterError, match="cannot keep images"):
         inbox.add(arrivals[1:])
     assert inbox.unsealed_bytes == end
-    with full_disk(end), pytest.raises(HeadwaterError, match="cannot keep images"):
+    with files_no_larger_than(end), pytest.raises(HeadwaterError, match="cannot keep images"):
         inbox.seal()
     kept += inbox.add(arrivals[1:])
     assert inbox.seal() == 1

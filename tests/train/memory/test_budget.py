@@ -6,12 +6,11 @@ import gc
 import json
 import logging
 import os
-import resource
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 import headwater as hw
 from budgets import assert_equal, loss_of, make, train
+from fulldisk import files_no_larger_than
 from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed, WrongUse
 from headwater.train.memory.spill import SpillFile, _warn_if_memory
 from headwater.train.memory.transfer import Lane, Transfer
@@ -153,16 +153,6 @@ def test_a_folder_that_is_missing_or_closed_is_an_error_before_training(tmp_path
         pass
     with hw.memory_budget("1MiB", spill=tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_is_said_and_training_goes_on_by_recomputing(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import resource
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from budgets import assert_equal, loss_of, make, train
+from fulldisk import files_no_larger_than
 from headwater.errors import MemoryTooSmall, SavedTensorChanged
 from headwater.train.memory.budget import MemoryBudget
 from headwater.train.memory.hosttier import HostTier, open_host_tier
@@ -204,16 +202,6 @@ def test_an_exception_in_mid_forward_leaves_nothing_behind(host: int) -> None:
     gc.collect()
     assert watched.slabs.taken == 0
     assert threading.active_count() == threads
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_host_memory_and_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:

@@ -97,7 +97,7 @@ class _Search:
         return bool(wrong)
 
     def mend(self) -> None:
-        """Change one choice or two as long as the simulation shows that it helps; from other starts, too."""
+        """Change up to three choices at a time while the simulation shows that it helps, from three starts."""
         self._descend(self._actions)
         for way in self._ways[1:]:
             if not self._is_settled:
@@ -142,7 +142,7 @@ class _Search:
         return self._tries >= self._most or self._rank(self._best_so_far) <= (0, 0.0)
 
     def _changes(self) -> Iterator[dict[int, Action]]:
-        """Every other way for each tensor, the largest first; then one back in memory for one that leaves."""
+        """Other ways for each tensor, the largest first; one back for one that leaves; any two or three."""
         places = sorted(self._record.saved, key=lambda place: -self._record.tensors[place].size)
         out = [place for place in places if self._actions.get(place, "keep") != "keep"]
         for place in places:
