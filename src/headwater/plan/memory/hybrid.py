@@ -97,7 +97,7 @@ class _Search:
         return bool(wrong)
 
     def mend(self) -> None:
-        """Change up to three choices at a time while the simulation shows that it helps, from three starts."""
+        """Change up to three choices at a time while the simulation shows that it helps; three starts."""
         self._descend(self._actions)
         for way in self._ways[1:]:
             if not self._is_settled:
