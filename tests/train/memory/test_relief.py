@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwater.train.memory.relief import Relief, is_out_of_memory
+from scarcity import Scarce
 
 CHILD = Path(__file__).parent / "under_a_limit.py"
 PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"}
 
 
-@pytest.mark.parametrize(("net", "budget"), [("recurrent", "28"), ("dropping", "28")])
+@pytest.mark.parametrize(("net", "budget"), [("recurrent", "28"), ("dropping", "28"), ("convolving", "16")])
 def test_under_a_hard_limit_results_are_those_of_plain_training(net: str, budget: str) -> None:
     done = subprocess.run(
         [sys.executable, str(CHILD), net, str(int(budget) * 2**20)],
@@ -31,23 +31,7 @@ def test_under_a_hard_limit_results_are_those_of_plain_training(net: str, budget
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["equal"]
     assert found["relieved"] > 0, "else the limit was no limit"
-
-
-class Scarce(TorchDispatchMode):
-    """Lets an operation run, and then finds no memory for what it made, so many times."""
-
-    def __init__(
-        self, name: str, times: int, text: str = "DefaultCPUAllocator: can't allocate memory"
-    ) -> None:
-        super().__init__()
-        self.name, self.times, self.text = name, times, text
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        found = func(*args, **(kwargs or {}))
-        if self.name in str(func) and self.times:
-            self.times -= 1
-            raise RuntimeError(self.text)
-        return found
+    assert (found["split"] > 0) == (net == "convolving")
 
 
 def run_scarcely(scarce: Scarce, relief: Relief, call: object) -> object:

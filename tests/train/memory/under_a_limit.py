@@ -13,11 +13,14 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 
 import headwater as hw
+from headwater.train.memory.parts import Parts
 from headwater.train.memory.relief import is_out_of_memory
 from headwater.train.memory.tracker import Tracker
 
@@ -47,7 +50,16 @@ def dropping() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*blocks), torch.randn(4096, 512)
 
 
-NETS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {"recurrent": recurrent, "dropping": dropping}
+def convolving() -> tuple[nn.Module, Tensor]:
+    layers = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(inplace=True)) for _ in range(6)]
+    return nn.Sequential(nn.Conv2d(3, 16, 1), *layers, nn.AvgPool2d(8)), torch.randn(ROWS, 3, 32, 32)
+
+
+NETS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "recurrent": recurrent,
+    "dropping": dropping,
+    "convolving": convolving,
+}
 
 
 def run(net: nn.Module, values: Tensor) -> list[Tensor]:
@@ -80,17 +92,25 @@ def main(name: str, budget: int) -> dict[str, object]:
         return relieved[-1]
 
     Tracker.relieve = count  # type: ignore[method-assign]
+    split: list[int] = []
+    run_parts = Parts.run
+
+    def count_parts(self: Parts, func: OpOverload, args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+        split.append(1)
+        return run_parts(self, func, args)
+
+    Parts.run = count_parts  # type: ignore[method-assign]
     with hw.memory_budget(budget, device="cpu"):  # warm: what torch imports with the first mode
         run(net, values)
     base = data_bytes()
     for tenths in range(8, 40):
-        del relieved[:]
+        del relieved[:], split[:]
         net.load_state_dict(start)
         resource.setrlimit(resource.RLIMIT_DATA, (base + tenths * budget // 10, resource.RLIM_INFINITY))
         found = run_within(budget, net, values)
         if found is not None:
             equal = len(found) == len(expected) and all(map(torch.equal, found, expected))
-            return {"equal": equal, "relieved": sum(relieved), "limit": tenths / 10}
+            return {"equal": equal, "relieved": sum(relieved), "split": len(split), "limit": tenths / 10}
     return {"equal": False}
 
 

@@ -17,7 +17,9 @@ from headwater.train.memory.hosttier import open_host_tier
 from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.lineage import Lineage
 from headwater.train.memory.outcome import MemoryReport
+from headwater.train.memory.parts import Parts
 from headwater.train.memory.relief import Relief
+from headwater.train.memory.shelf import Shelf
 from headwater.train.memory.spill import SpillFile
 from headwater.train.memory.streams import Clock, Streams
 from headwater.train.memory.tier import Tier
@@ -92,7 +94,8 @@ class MemoryBudget:
         lineage = Lineage(clock)
         ledger = Ledger(self._budget, self._tier, self._ways, clock)
         tracker = Tracker(ledger, lineage, self._streams.device)
-        relief = Relief(tracker.relieve)
+        parts = Parts(Shelf(self._tier.file), ledger.owns) if isinstance(self._tier, FileTier) else None
+        relief = Relief(tracker.relieve, parts)
         self._watch = ModuleWatch(
             lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief
         )

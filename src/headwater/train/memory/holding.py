@@ -84,6 +84,11 @@ class Holding:
         return self.extent is not None and self.writing is None
 
     @property
+    def address(self) -> int | None:
+        """Of the storage in memory, by which `WeakStorage` knows it too; None if there is none."""
+        return None if self.tensor is None else self.tensor.untyped_storage()._cdata
+
+    @property
     def captured(self) -> bool:
         """Whether its content was taken, so that what is written to the storage now would not be in it."""
         return self.tensor is None or self.extent is not None

@@ -198,6 +198,12 @@ class Ledger:
         self._given.add(holding.key)
         return self.bring(holding)
 
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether it was given to the present step of the backward pass, and its memory was made for that."""
+        address = tensor.untyped_storage()._cdata
+        given = (ref() for key, ref in self._resident.items() if key in self._given)
+        return any(one.address == address and one.weak.gone for one in given if one is not None)
+
     def next_step(self) -> None:
         """Another step of the backward pass: what the last one was given may leave."""
         self._pinned.clear()

@@ -11,6 +11,9 @@ from torch._ops import OpOverload
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headwater.errors import SpillFailed
+from headwater.train.memory.parts import Parts
+
 _SAYS_SO = ("can't allocate memory", "not enough memory", "bad_alloc", "can't start new thread")
 _MAY_MEAN_SO = ("could not create a primitive", "could not create a memory", "could not execute a primitive")
 """Of oneDNN, which does not say why."""
@@ -35,13 +38,14 @@ def _has(error: BaseException, texts: tuple[str, ...]) -> bool:
 class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of its thread, forward and backward, while it is on.
 
-    `relieve` lets go what may leave, and says whether anything did. An operation that changes a tensor is
-    not tried again, because nobody knows how far it came.
+    `relieve` lets go what may leave, and says whether anything did. If that was not enough, `parts` computes
+    one result after the other. An operation that changes a tensor is not tried again, because nobody knows
+    how far it came.
     """
 
-    def __init__(self, relieve: Callable[[], bool]) -> None:
+    def __init__(self, relieve: Callable[[], bool], parts: Parts | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._relieve = relieve
+        self._relieve, self._parts = relieve, parts
         self._on = False
 
     def switch(self, *, on: bool) -> None:
@@ -66,13 +70,23 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.is_mutable or func.is_view:
             return func(*args, **kwargs)
         before = _Before.of(func, args, kwargs)
+        splits = self._parts is not None and self._parts.can_split(func, args)
         try:
             return func(*args, **kwargs)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or not self._relieve():
+            if not is_out_of_memory(error) or not (self._relieve() or splits):
                 raise
         before.restore()  # outside of the handler: the error's frames hold what the operation had by then
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or not splits:
+                raise
+        assert self._parts is not None
+        try:
+            return self._parts.run(func, args)
+        except SpillFailed:
+            return func(*args, **kwargs)  # which says what is missing
 
 
 @dataclass(frozen=True, slots=True)

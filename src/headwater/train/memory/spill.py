@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class SpillFile:
-    """Places in a file, first fit. Writing and reading are safe for threads; taking places is not."""
+    """Places in a file, first fit. Safe for threads."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Raises `SpillFailed` for a folder that is missing or that cannot be written to."""
@@ -32,6 +33,7 @@ class SpillFile:
         _warn_if_memory(self.folder)
         self._size = 0
         self._places = FreeList()
+        self._lock = threading.RLock()
 
     @property
     def size(self) -> int:
@@ -59,15 +61,17 @@ class SpillFile:
     def reserve(self, size: int) -> Extent:
         """A place for so many bytes; raises `SpillFailed` if the disk is full."""
         room = -(-max(size, 1) // PAGE) * PAGE
-        offset = self._places.take(room)
-        if offset is not None:
-            return Extent(offset, size, room)
-        self._grow(room)
-        return self.reserve(size)
+        with self._lock:
+            offset = self._places.take(room)
+            if offset is not None:
+                return Extent(offset, size, room)
+            self._grow(room)
+            return self.reserve(size)
 
     def release(self, extent: Extent) -> None:
         """Give a place back."""
-        self._places.give(extent.offset, extent.room)
+        with self._lock:
+            self._places.give(extent.offset, extent.room)
 
     def write(self, extent: Extent, address: int) -> None:
         """Copy memory into the file; the interpreter is free meanwhile."""

@@ -101,7 +101,7 @@ class FileTier:
     """Memory of a CPU to a file and back."""
 
     def __init__(self, file: SpillFile) -> None:
-        self._file = file
+        self.file = file
         self._out = Lane("headwater-spill-out")
         self._back = Lane("headwater-spill-back")
 
@@ -117,28 +117,26 @@ class FileTier:
         return False
 
     def prepare(self, size: int) -> int:
-        return self._file.prepare(size)
+        return self.file.prepare(size)
 
     def reserve(self, size: int) -> Extent:
-        return self._file.reserve(size)
+        return self.file.reserve(size)
 
     def release(self, extent: Extent) -> None:
-        self._file.release(extent)
+        self.file.release(extent)
 
     def write(self, extent: Extent, tensor: torch.Tensor) -> Transfer:
         """Begin to copy the whole storage of a tensor."""
         address = tensor.untyped_storage().data_ptr()
-        return self._out.send(Transfer(lambda: self._file.write(extent, address), extent.size, tensor))
+        return self._out.send(Transfer(lambda: self.file.write(extent, address), extent.size, tensor))
 
     def read(self, extent: Extent, device: torch.device) -> tuple[torch.Tensor, Transfer]:
         """Begin to bring it back, as bytes in a new storage."""
         tensor = torch.empty(extent.size, dtype=torch.uint8, device=device)
         address = tensor.data_ptr()
-        return tensor, self._back.send(
-            Transfer(lambda: self._file.read(extent, address), extent.size, tensor)
-        )
+        return tensor, self._back.send(Transfer(lambda: self.file.read(extent, address), extent.size, tensor))
 
     def close(self) -> None:
         self._out.close()
         self._back.close()
-        self._file.close()
+        self.file.close()

@@ -1,0 +1,142 @@
+"""A convolution's backward step in parts gives what it gives in one, with less in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fulldisk import files_no_larger_than
+from headwater.errors import SpillFailed
+from headwater.train.memory.parts import Parts
+from headwater.train.memory.relief import Relief
+from headwater.train.memory.shelf import Shelf, without_content
+from headwater.train.memory.spill import SpillFile
+from scarcity import NO_MEMORY, Scarce
+
+LAYERS = {
+    "plain": (torch.nn.Conv2d(16, 16, 3, padding=1, bias=False), (8, 16, 14, 14)),
+    "bias": (torch.nn.Conv2d(3, 10, 5), (4, 3, 12, 13)),
+    "stride and dilation": (torch.nn.Conv2d(8, 4, 3, stride=2, dilation=2), (3, 8, 15, 15)),
+    "groups": (torch.nn.Conv2d(12, 24, 3, groups=4), (5, 12, 9, 9)),
+    "depthwise": (torch.nn.Conv2d(12, 12, 3, groups=12), (5, 12, 9, 9)),
+    "pointwise": (torch.nn.Conv2d(32, 8, 1), (6, 32, 8, 8)),
+    "transposed": (torch.nn.ConvTranspose2d(6, 5, 3, stride=2, output_padding=1), (4, 6, 7, 7)),
+    "one dimension": (torch.nn.Conv1d(7, 9, 4), (4, 7, 33)),
+    "three dimensions": (torch.nn.Conv3d(2, 5, 3), (2, 2, 8, 7, 6)),
+    "double": (torch.nn.Conv2d(4, 4, 3).double(), (4, 4, 9, 9)),
+    "circular": (torch.nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), (4, 4, 9, 9)),
+}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    file = SpillFile(tmp_path)
+    yield Shelf(file)
+    assert file.used == 0, "a place was not given back"
+    file.close()
+
+
+def gradients(layer: torch.nn.Module, values: Tensor) -> list[Tensor]:
+    layer.zero_grad()
+    values = values.clone().requires_grad_()
+    torch.manual_seed(1)
+    output = layer(values)
+    output.backward(torch.randn_like(output))
+    return [one.grad for one in (values, *layer.parameters()) if one.grad is not None]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_parts_give_the_same_bits(kind: str, layout: torch.memory_format, shelf: Shelf) -> None:
+    layer, shape = LAYERS[kind]
+    torch.manual_seed(0)
+    values = torch.randn(shape, dtype=next(layer.parameters()).dtype)
+    if len(shape) == 4:
+        values = values.contiguous(memory_format=layout)
+    expected = gradients(layer, values)
+    scarce = Scarce("convolution_backward", 2)  # as it is, and again after relief
+    with scarce, Relief(lambda: False, Parts(shelf, lambda tensor: True)):
+        found = gradients(layer, values)
+    assert scarce.times == 0, "else nothing was split"
+    assert all(map(torch.equal, found, expected))
+    assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
+def test_the_input_is_out_of_memory_meanwhile(shelf: Shelf) -> None:
+    sizes: list[tuple[int, int]] = []
+    layer, values = torch.nn.Conv2d(4, 4, 3), torch.randn(2, 4, 9, 9)
+
+    class Look(Scarce):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if self.name in str(func) and not self.times:
+                sizes.append((sum(args[-1]), args[1].untyped_storage().nbytes()))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    inputs: list[Tensor] = []
+
+    def note(tensor: Tensor) -> bool:
+        inputs.append(tensor)
+        return True
+
+    with Look("convolution_backward", 2), Relief(lambda: False, Parts(shelf, note)):
+        gradients(layer, values)
+    (of_input, stand_in), (of_weights, whole) = sizes
+    assert (of_input, of_weights) == (1, 2)
+    assert stand_in == whole == inputs[0].untyped_storage().nbytes()
+
+
+def run_out(scarce: Scarce, parts: Parts | None, call: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match=NO_MEMORY), scarce, Relief(lambda: False, parts):
+        call()
+    assert scarce.times == 0
+
+
+def test_what_is_not_split_says_what_is_missing(shelf: Shelf) -> None:
+    layer, values = LAYERS["plain"][0], torch.randn(LAYERS["plain"][1])
+    for none in (None, Parts(shelf, lambda tensor: False)):
+        run_out(Scarce("convolution_backward", 1), none, lambda: gradients(layer, values))
+    parts = Parts(shelf, lambda tensor: True)
+    run_out(Scarce("convolution_backward", 3), parts, lambda: gradients(layer, values))
+
+
+def test_one_gradient_alone_is_not_split(shelf: Shelf) -> None:
+    layer, values = LAYERS["plain"][0], torch.randn(LAYERS["plain"][1])
+    parts = Parts(shelf, lambda tensor: True)
+    run_out(Scarce("convolution_backward", 1), parts, lambda: layer(values).sum().backward())
+
+
+def test_without_disk_the_error_is_that_of_the_operation(shelf: Shelf) -> None:
+    layer, values = LAYERS["plain"][0], torch.randn(LAYERS["plain"][1])
+    parts = Parts(shelf, lambda tensor: True)
+    with files_no_larger_than(4096):
+        run_out(Scarce("convolution_backward", 3), parts, lambda: gradients(layer, values))
+
+
+def test_a_shelf_gives_back_what_it_was_given(shelf: Shelf) -> None:
+    values = torch.randn(3, 5).t()
+    copy, part = values.clone(), values[1:]
+    with shelf.without(values):
+        assert values.untyped_storage().nbytes() == 0
+    assert torch.equal(values, copy)
+    assert torch.equal(part, copy[1:])
+    with pytest.raises(KeyError), shelf.without(values):
+        raise KeyError
+    assert torch.equal(values, copy)
+
+
+def test_a_shelf_without_room_leaves_the_tensor(shelf: Shelf) -> None:
+    values = torch.arange(5000)
+    with files_no_larger_than(4096), pytest.raises(SpillFailed), shelf.without(values):
+        pass
+    assert torch.equal(values, torch.arange(5000))
+
+
+def test_a_tensor_without_content_has_the_shape_and_reads_as_zeros() -> None:
+    values = torch.randn(4, 6)[1:, 2:].t()
+    found = without_content(values)
+    assert (found.shape, found.stride(), found.dtype) == (values.shape, values.stride(), values.dtype)
+    assert not found.any()
