@@ -22,6 +22,7 @@ from headwater.plan.memory import (
     Action,
     Rates,
     TensorRecord,
+    first_needs,
     make_plan,
     place_triggers,
     recompute_seconds,
@@ -53,7 +54,7 @@ def best_of_all(record: AccessRecord, budget: int, rates: Rates) -> float | None
         again = {place for place, way in actions.items() if way == "recompute"}
         if any(recompute_seconds(record, place, again) is None for place in again):
             continue
-        triggers = place_triggers(record, [p for p, way in actions.items() if way == "swap"], rates)
+        triggers = place_triggers(record, first_needs(record, actions), rates)
         outcome = simulate(record, actions, triggers, budget=budget, rates=rates)
         if outcome.peak <= budget:
             found.append(outcome.overhead_seconds)

@@ -14,7 +14,9 @@ from headwater.plan.memory import (
     Action,
     Rates,
     TensorRecord,
+    advance_triggers,
     eviction_score,
+    first_needs,
     free_times,
     held_over_time,
     make_plan,
@@ -74,12 +76,53 @@ def test_lanes_carry_one_at_a_time() -> None:
 
 def test_fetches_are_placed_backwards_and_never_overlap() -> None:
     record = chain_of([1000, 1000, 1000, 1000])
-    triggers = place_triggers(record, (0, 1, 2), FAST)
+    needs = {0: 7, 1: 6, 2: 5}
+    triggers = place_triggers(record, needs, FAST)
     assert triggers == {0: 6, 1: 5, 2: 4}
-    tight = place_triggers(record, (0, 1, 2), Rates(write=1000.0, read=500.0))
+    assert list(triggers) == [2, 1, 0], "what is needed first comes first"
+    tight = place_triggers(record, needs, Rates(write=1000.0, read=500.0))
     assert tight == {0: 5, 1: 4, 2: 4}  # not before backward begins
-    early = place_triggers(record, (0,), FAST, leads={0: 1.0})
+    early = place_triggers(record, {0: 7}, FAST, leads={0: 1.0})
     assert early == {0: 5}
+
+
+def test_what_another_one_is_made_of_is_fetched_for_that() -> None:
+    record = chain_of([10, 10, 10, 10])
+    assert first_needs(record, {0: "swap", 1: "swap", 2: "keep"}) == {0: 7, 1: 6}
+    assert first_needs(record, {0: "swap", 1: "recompute", 2: "recompute"}) == {0: 5}
+    actions: dict[int, Action] = {0: "swap", 1: "recompute", 2: "recompute"}
+    triggers = place_triggers(record, first_needs(record, actions), FAST)
+    outcome = simulate(record, actions, triggers, budget=100, rates=FAST)
+    assert (outcome.late, triggers) == (0, {0: 4})
+
+
+def test_fetches_are_issued_earlier_where_there_is_room() -> None:
+    record = chain_of([1000, 1000, 1000, 1000])
+    triggers = {1: 5, 0: 6}
+    held = [0, 0, 0, 0, 2000, 1000, 0, 0]
+    assert advance_triggers(record, triggers, held, 3000, seconds=9.0) == {1: 4, 0: 5}
+    assert advance_triggers(record, triggers, held, 4000, seconds=9.0) == {1: 4, 0: 4}
+    assert advance_triggers(record, triggers, held, 4000, seconds=1.0) == {1: 4, 0: 5}
+    assert advance_triggers(record, triggers, held, 1500, seconds=9.0) == triggers
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fetches_that_come_earlier_pass_no_budget(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [int(size) for size in rng.integers(50, 400, 12)]
+    record = chain_of(sizes, step=0.01, seconds=0.1)
+    budget = int(sum(sizes) * rng.uniform(0.5, 0.8))
+    rates = Rates(50_000.0, 50_000.0)
+    plan = make_plan(record, budget=budget, rates=rates)
+    actions = {choice.tensor: choice.action for choice in plan.choices}
+    fetches = {choice.tensor: choice.trigger for choice in plan.choices if choice.action == "swap"}
+    latest = place_triggers(record, first_needs(record, actions), rates)
+    outcome = simulate(record, actions, fetches, budget=budget, rates=rates)
+    assert plan.fits
+    assert outcome.peak <= budget
+    assert outcome.late == 0
+    assert all(fetches[place] <= trigger for place, trigger in latest.items())
+    assert sum(fetches.values()) < sum(latest.values()), "else none came earlier"
 
 
 def test_recomputing_costs_more_when_what_it_starts_from_goes_too() -> None:
@@ -213,8 +256,7 @@ def best_overhead(record: AccessRecord, budget: int, rates: Rates) -> float | No
         again = {place for place, way in actions.items() if way == "recompute"}
         if any(recompute_seconds(record, place, again) is None for place in again):
             continue
-        swapped = [place for place, way in actions.items() if way == "swap"]
-        triggers = place_triggers(record, swapped, rates)
+        triggers = place_triggers(record, first_needs(record, actions), rates)
         outcome = simulate(record, actions, triggers, budget=budget, rates=rates)
         if outcome.peak <= budget:
             found.append(outcome.overhead_seconds)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import chain as chain_of
 from itertools import combinations, product
 
-from headwater.plan.memory.lanes import NO_LEADS, free_times, place_triggers
+from headwater.plan.memory.fetches import place_fetches
+from headwater.plan.memory.lanes import NO_LEADS, first_needs, free_times, place_triggers
 from headwater.plan.memory.plan import WAYS, Action, Choice, MemoryPlan, Rates
 from headwater.plan.memory.recompute import chain, recompute_seconds
 from headwater.plan.memory.record import AccessRecord
@@ -171,7 +172,9 @@ class _Search:
 
     def plan(self, budget: int, before: int) -> MemoryPlan:
         outcome = self._play(self._actions)
-        triggers = self._triggers(self._actions)
+        triggers = place_fetches(
+            self._record, self._actions, budget=self._budget, rates=self._rates, leads=self._leads
+        )
         choices = tuple(
             Choice(
                 place,
@@ -231,8 +234,8 @@ class _Search:
         return {place for place, chosen in self._actions.items() if chosen == action}
 
     def _triggers(self, actions: Mapping[int, Action]) -> dict[int, int]:
-        swapped = [place for place, action in actions.items() if action == "swap"]
-        return place_triggers(self._record, swapped, self._rates, self._leads)
+        needs = first_needs(self._record, actions)
+        return place_triggers(self._record, needs, self._rates, self._leads)
 
     def _play(self, actions: Mapping[int, Action]) -> Outcome:
         self._tries += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from headwater.plan.memory.plan import Rates
+from headwater.plan.memory.plan import Action, Rates
+from headwater.plan.memory.recompute import sources
 from headwater.plan.memory.record import AccessRecord
 
 NO_LEADS: Mapping[int, float] = MappingProxyType({})
@@ -30,33 +31,64 @@ def free_times(record: AccessRecord, chosen: Collection[int], rates: Rates) -> d
     return found
 
 
+def first_needs(record: AccessRecord, actions: Mapping[int, Action]) -> dict[int, int]:
+    """The access at which each swapped tensor is needed first: its own, or that of one made of it."""
+    again = {place for place, action in actions.items() if action == "recompute"}
+    needs = {place: record.tensors[place].used[0] for place, action in actions.items() if action == "swap"}
+    for place in again:
+        use = record.tensors[place].used[0]
+        for source in sources(record, place, again) or ():
+            if source in needs:
+                needs[source] = min(needs[source], use)
+    return needs
+
+
 def place_triggers(
     record: AccessRecord,
-    swapped: Collection[int],
+    needs: Mapping[int, int],
     rates: Rates,
     leads: Mapping[int, float] = NO_LEADS,
 ) -> dict[int, int]:
     """The access at which each fetch is issued, so that the lane brings all of them in time.
 
-    Placed backwards from the last, each before the next one's start; `leads` are seconds by which some start
-    earlier, as feedback found. Fetches begin with the backward pass at the earliest.
+    `needs` says at which access each is wanted. Placed backwards from the last, each before the next one's
+    start; `leads` are seconds by which some start earlier, as feedback found. Fetches begin with the backward
+    pass at the earliest. In the order in which they are needed.
     """
-    starts = dict(_starts(record, swapped, rates, leads))
     triggers = {}
-    for place, start in starts.items():
+    for place, start in reversed(_starts(record, needs, rates, leads)):
         nearest = bisect_right(record.times, start) - 1
-        triggers[place] = min(max(nearest, record.first_use), record.tensors[place].used[0])
+        triggers[place] = min(max(nearest, record.first_use), needs[place])
     return triggers
 
 
+def advance_triggers(
+    record: AccessRecord, triggers: Mapping[int, int], held: Sequence[int], budget: int, *, seconds: float
+) -> dict[int, int]:
+    """Triggers up to so many seconds earlier, where there is room: a thread may have to wait for a core.
+
+    `held` are the most bytes at each access with the triggers as they are; what is needed first comes first.
+    """
+    held, found = list(held), {}
+    for place, trigger in triggers.items():
+        size, first = record.tensors[place].size, trigger
+        earliest = max(bisect_left(record.times, record.times[trigger] - seconds), record.first_use)
+        while first > earliest and held[first - 1] + size <= budget:
+            first -= 1
+            held[first] += size
+        found[place] = first
+    return found
+
+
 def _starts(
-    record: AccessRecord, swapped: Collection[int], rates: Rates, leads: Mapping[int, float]
+    record: AccessRecord, needs: Mapping[int, int], rates: Rates, leads: Mapping[int, float]
 ) -> list[tuple[int, float]]:
+    """The last first."""
     free = float("inf")
     found = []
-    for place in sorted(swapped, key=lambda place: -record.tensors[place].used[0]):
-        tensor = record.tensors[place]
-        free = min(record.times[tensor.used[0]], free) - tensor.size / rates.read - leads.get(place, 0.0)
+    for place in sorted(needs, key=lambda place: -needs[place]):
+        size = record.tensors[place].size
+        free = min(record.times[needs[place]], free) - size / rates.read - leads.get(place, 0.0)
         found.append((place, free))
     return found
 
@@ -73,8 +105,9 @@ def _busy_out(record: AccessRecord, chosen: Collection[int], rates: Rates) -> li
 
 def _latest_starts(record: AccessRecord, chosen: Collection[int], rates: Rates) -> list[tuple[float, float]]:
     """(needed at, starts at) of each transfer back, in order."""
-    starts = _starts(record, chosen, rates, NO_LEADS)
-    return [(record.times[record.tensors[place].used[0]], start) for place, start in reversed(starts)]
+    needs = {place: record.tensors[place].used[0] for place in chosen}
+    starts = _starts(record, needs, rates, NO_LEADS)
+    return [(record.times[needs[place]], start) for place, start in reversed(starts)]
 
 
 def _at(steps: list[tuple[float, float]], time: float, *, default: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headwater.plan.memory import AccessRecord, Action, MemoryPlan, Rates, make_plan, place_triggers
+from headwater.plan.memory import AccessRecord, Action, MemoryPlan, Rates, make_plan, place_fetches
 from headwater.train.memory.iteration import Entry, Iteration
 
 MOST_GUIDES = 8
@@ -64,7 +64,9 @@ class Guide:
         for number, waited in iteration.late.items():
             size = self.record.tensors[number].size
             self._leads[number] = self._leads.get(number, 0.0) + max(EARLIER * size / rates.read, waited)
-        crowded = max(iteration.counts.evicted, iteration.postponed if iteration.late else 0)
+        squeezed = iteration.postponed & iteration.late.keys()
+        missing = max((self.record.tensors[number].size for number in squeezed), default=0)
+        crowded = max(iteration.counts.evicted, missing)
         self._reserve = min(self._reserve + crowded, self._budget // 4)
         stale = self._plans < MOST_PLANS and (crowded or _changed(rates, self._rates))
         if stale or ways != self._ways:
@@ -84,9 +86,17 @@ class Guide:
         return plan
 
     def _place_triggers(self) -> None:
-        swapped = [number for number, action in self.actions.items() if action == "swap"]
-        placed = place_triggers(self.record, swapped, self._rates, self._leads)
-        self.triggers = sorted((trigger, number) for number, trigger in placed.items())
+        placed = place_fetches(
+            self.record,
+            self.actions,
+            budget=self._budget - self._reserve,
+            rates=self._rates,
+            leads=self._leads,
+        )
+        # Those of one access stay in the order in which they are needed.
+        self.triggers = sorted(
+            ((trigger, number) for number, trigger in placed.items()), key=lambda fetch: fetch[0]
+        )
 
     def _plan_with(self, reserve: int) -> MemoryPlan:
         return make_plan(

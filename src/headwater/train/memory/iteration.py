@@ -54,7 +54,7 @@ class Iteration:
     moments: list[Moment] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     late: dict[int, float] = field(default_factory=dict)
-    postponed: int = 0
+    postponed: set[int] = field(default_factory=set)
     backward: bool = False
 
     @property

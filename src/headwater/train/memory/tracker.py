@@ -387,7 +387,7 @@ class Tracker:
         while self._waiting:
             holding = self._waiting[0]()
             if holding is not None and not self.ledger.prefetch(holding):
-                iteration.postponed = max(iteration.postponed, holding.size)
+                iteration.postponed.add(holding.number)
                 return
             self._waiting.popleft()
 
