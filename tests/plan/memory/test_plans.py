@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,24 @@ def test_what_another_one_is_made_of_is_fetched_for_that() -> None:
     triggers = place_triggers(record, first_needs(record, actions), FAST)
     outcome = simulate(record, actions, triggers, budget=100, rates=FAST)
     assert (outcome.late, triggers) == (0, {0: 4})
+
+
+def test_making_again_must_be_worth_knowing_how() -> None:
+    record = chain_of([1000, 1000, 1000, 1000], step=1.0, seconds=0.1)
+    slow = Rates(write=500.0, read=500.0)
+    free = make_plan(record, budget=2000, rates=slow)
+    assert free.bytes_of("recompute") > 0
+    little = make_plan(replace(record, noting_seconds=0.01), budget=2000, rates=slow)
+    assert little.choices == free.choices
+    assert little.overhead_seconds == pytest.approx(free.overhead_seconds + 0.01)
+    dear = make_plan(replace(record, noting_seconds=100.0), budget=2000, rates=slow)
+    assert dear.bytes_of("recompute") == 0
+    assert dear.fits
+    assert dear.overhead_seconds < free.overhead_seconds + 100
+    alone = make_plan(
+        replace(record, noting_seconds=100.0), budget=2000, rates=slow, ways=("keep", "recompute")
+    )
+    assert alone.bytes_of("recompute") > 0
 
 
 def test_fetches_are_issued_earlier_where_there_is_room() -> None:

@@ -7,7 +7,7 @@ free time with both transfer times on exclusive lanes, bytes saved per second of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain as chain_of
 from itertools import combinations, product
 
@@ -45,9 +45,28 @@ def make_plan(
 ) -> MemoryPlan:
     """Keep what fits; of the rest swap or recompute what costs least, until the peak is within the budget.
 
-    `reserve` bytes of the budget are left free, as feedback asks; no other `ways` are taken. The plan that
-    fits best comes back also where none fits: `fits` says so.
+    `reserve` bytes of the budget are left free, as feedback asks; no other `ways` are taken. Recomputing must
+    be worth what it takes to know how. The plan that fits best comes back where none fits: `fits` says so.
     """
+    found = _plan(record, budget, rates, leads, reserve, ways)
+    if not found.bytes_of("recompute"):
+        return found
+    found = replace(found, overhead_seconds=found.overhead_seconds + record.noting_seconds)
+    if not record.noting_seconds or "swap" not in ways:
+        return found
+    carried = _plan(record, budget, rates, leads, reserve, [way for way in ways if way != "recompute"])
+    cheaper = carried.overhead_seconds <= found.overhead_seconds
+    return carried if cheaper and carried.peak <= max(found.peak, budget - reserve) else found
+
+
+def _plan(
+    record: AccessRecord,
+    budget: int,
+    rates: Rates,
+    leads: Mapping[int, float],
+    reserve: int,
+    ways: Collection[Action],
+) -> MemoryPlan:
     before = record.peak()
     search = _Search(record, budget - reserve, rates, leads, tuple(way for way in WAYS if way in ways))
     if before > budget - reserve:

@@ -32,12 +32,14 @@ class AccessRecord:
     """Tensors, and the time of each access without the waiting that the measuring itself caused.
 
     `nodes` numbers, for each access, the step of the backward pass that asked; what a step was given is held
-    until it is done.
+    until it is done. `noting_seconds` are what every iteration pays for knowing how tensors are made, as soon
+    as one of them is made again.
     """
 
     tensors: tuple[TensorRecord, ...]
     times: tuple[float, ...]
     nodes: tuple[int, ...] = ()
+    noting_seconds: float = 0.0
     first_use: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -116,9 +116,13 @@ class Guides:
         self._guides: list[Guide] = []
 
     @property
+    def none(self) -> bool:
+        return not self._guides
+
+    @property
     def makes_again(self) -> bool:
         """Whether any pattern has something made again, or none is known yet."""
-        return not self._guides or any(guide.makes_again for guide in self._guides)
+        return self.none or any(guide.makes_again for guide in self._guides)
 
     @property
     def pressed(self) -> bool:

@@ -92,11 +92,12 @@ class Iteration:
     def peak_before(self) -> int:
         return max((moment.whole for moment in self.moments), default=0)
 
-    def record(self) -> AccessRecord:
+    def record(self, noting_seconds: float = 0.0) -> AccessRecord:
         """As the planner takes it; what was made on the way and not saved comes after what was."""
         tensors = _Genealogy(self)
         begin = self.times[0] if self.times else 0.0
-        return AccessRecord(tensors.rows(), tuple(time - begin for time in self.times), tuple(self.nodes))
+        times = tuple(time - begin for time in self.times)
+        return AccessRecord(tensors.rows(), times, tuple(self.nodes), noting_seconds)
 
 
 class _Genealogy:

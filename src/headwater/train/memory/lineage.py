@@ -5,9 +5,11 @@ Nothing here holds a tensor's memory, except that of parameters and of what is t
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,10 +89,18 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.quiet = False
         self._nodes: dict[int, Node] = {}
         self._outside: dict[int, WeakStorage] = {}
+        self._inside = 0.0
+        self._own: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        """What noting takes by itself, for as many operations as were noted since `clear`."""
+        return median(self._own) * len(self._own) if self._own else 0.0
 
     def clear(self) -> None:
         self._nodes = {}
         self._outside = {}
+        self._own = []
 
     def node_of(self, tensor: torch.Tensor) -> Node | None:
         """How the present content of the tensor's storage came about, if that was seen."""
@@ -103,20 +113,34 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.quiet:
             return func(*args, **kwargs)
+        begin = time.perf_counter()
+        out = self._run(func, args, kwargs)
+        self._own.append(time.perf_counter() - begin - self._inside)
+        return out
+
+    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kind, functional = kind_of(func)
         if kind is Kind.VIEW:
             if is_outside(args[0]):
                 storage = args[0].untyped_storage()
                 self._outside[storage._cdata] = WeakStorage(storage)
-            return func(*args, **kwargs)
+            return self._call(func, args, kwargs)[0]
         if kind is Kind.OTHER:
-            return func(*args, **kwargs)
+            return self._call(func, args, kwargs)[0]
         noted = self._recipe_of(functional, args, kwargs)
-        begin = self.clock()
-        out = func(*args, **kwargs)
-        recipe = noted and Recipe(*noted, self.clock.since(begin))
+        out, seconds = self._call(func, args, kwargs)
+        recipe = noted and Recipe(*noted, seconds)
         self._note(out, recipe, step=int(kind is Kind.CHANGE))
         return out
+
+    def _call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float]:
+        """What the operation itself gives, and its seconds."""
+        entered = time.perf_counter()
+        begin = self.clock()
+        out = func(*args, **kwargs)
+        seconds = self.clock.since(begin)
+        self._inside = time.perf_counter() - entered
+        return out, seconds
 
     def _recipe_of(
         self, operation: OpOverload | None, args: tuple[Any, ...], kwargs: dict[str, Any]

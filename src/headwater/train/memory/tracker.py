@@ -61,6 +61,7 @@ class Tracker:
         self._again = False  # whether the times of the next iteration must be exact, although there is a plan
         self._before: Guide | None = None
         self.wants_lineage = ledger.recomputes
+        self._news = True  # whether the next iteration is to be measured
         self.on_change: Callable[[], None] | None = None
         self.plan: MemoryPlan | None = None
         ledger.on_late = self._note_late
@@ -160,7 +161,7 @@ class Tracker:
     @property
     def wants_relief(self) -> bool:
         """Whether an operation may find no memory, as far as is known: it did before, or this is new."""
-        return self.tight or self.wants_lineage or self.guided < TRUSTED
+        return self.tight or self._news or self.guided < TRUSTED
 
     def finish(self) -> None:
         """Take note of an iteration that is over."""
@@ -221,6 +222,7 @@ class Tracker:
         other way."""
         short = self.ledger.no_file or self.ledger.disk_short
         needed = again or short or self.guides.makes_again
+        self._news = again or self.guides.none
         self.wants_lineage = self.ledger.recomputes and needed
         if self.on_change is not None:
             self.on_change()
@@ -258,15 +260,18 @@ class Tracker:
         if not self.ledger.clock.sure:
             self._again = True
             return True
-        ledger, record = self.ledger, iteration.record()
-        made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
+        made = self._guide_of(iteration)
         if not self._take_room(made.plan, iteration):
-            made = Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
-        again = made.pressed and not self._measured and ledger.recomputes
+            made = self._guide_of(iteration)
+        again = made.pressed and not self._measured and self.ledger.recomputes
         if not again:
             self.guides.add(made)
         self.plan = made.plan
         return again
+
+    def _guide_of(self, iteration: Iteration) -> Guide:
+        ledger, record = self.ledger, iteration.record(self._lineage.seconds)
+        return Guide(iteration.entries, record, ledger.budget, ledger.rates, ledger.ways)
 
     def _take_room(self, plan: MemoryPlan, iteration: Iteration) -> bool:
         return self.ledger.take_room(plan.bytes_of("swap"), at_most=sum(iteration.sizes))
