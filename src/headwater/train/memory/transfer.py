@@ -54,47 +54,59 @@ class Transfer:
         except BaseException as error:  # it is raised where the transfer is waited for
             self._error = error
         finally:
-            self._work = None
-            self.tensor = None
-            self._done.set()
+            self._end()
+
+    def fail(self, error: BaseException) -> None:
+        """It was not begun, and never will be."""
+        self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        self._work = None
+        self.tensor = None
+        self._done.set()
 
 
 class Lane:
-    """One direction. Its thread starts with the first transfer and ends with `close`."""
+    """One direction. Its thread ends with `close`.
+
+    It starts at once: one that starts when there is no memory left dies unseen, and Python waits for it for
+    ever.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._queue: SimpleQueue[Transfer | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
         self.rate = USUAL_RATE
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        usual = threading.stack_size(STACK)
+        try:
+            self._thread.start()
+        finally:
+            threading.stack_size(usual)
 
     def send(self, transfer: Transfer) -> Transfer:
-        if self._thread is None:
-            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            usual = threading.stack_size(STACK)
-            try:
-                thread.start()
-            finally:
-                threading.stack_size(usual)
-            self._thread = thread
         self._queue.put(transfer)
         return transfer
 
     def close(self) -> None:
         """After what is under way; what still waits is done too, because somebody may wait for it."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+        self._queue.put(None)
+        self._thread.join()
 
     def _serve(self) -> None:
         while (transfer := self._queue.get()) is not None:
-            begin = time.perf_counter()
-            transfer.run()
-            seconds = max(time.perf_counter() - begin, 1e-7)
-            if transfer.size >= SMALLEST:
-                self.rate += MEMORY * (transfer.size / seconds - self.rate)
+            try:
+                self._carry(transfer)
+            except MemoryError as error:  # of the little that a call takes; somebody waits
+                transfer.fail(error)
             del transfer
+
+    def _carry(self, transfer: Transfer) -> None:
+        begin = time.perf_counter()
+        transfer.run()
+        seconds = max(time.perf_counter() - begin, 1e-7)
+        if transfer.size >= SMALLEST:
+            self.rate += MEMORY * (transfer.size / seconds - self.rate)
 
 
 class FileTier:
