@@ -117,11 +117,12 @@ class Guides:
 
     @property
     def none(self) -> bool:
+        """Whether no pattern is known yet."""
         return not self._guides
 
     @property
     def makes_again(self) -> bool:
-        """Whether any pattern has something made again, or none is known yet."""
+        """Whether any pattern has something made again, or there is none."""
         return self.none or any(guide.makes_again for guide in self._guides)
 
     @property

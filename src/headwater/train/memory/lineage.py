@@ -124,21 +124,23 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if is_outside(args[0]):
                 storage = args[0].untyped_storage()
                 self._outside[storage._cdata] = WeakStorage(storage)
-            return self._call(func, args, kwargs)[0]
+            return self._call(func, args, kwargs, timed=False)[0]
         if kind is Kind.OTHER:
-            return self._call(func, args, kwargs)[0]
+            return self._call(func, args, kwargs, timed=False)[0]
         noted = self._recipe_of(functional, args, kwargs)
-        out, seconds = self._call(func, args, kwargs)
+        out, seconds = self._call(func, args, kwargs, timed=True)
         recipe = noted and Recipe(*noted, seconds)
         self._note(out, recipe, step=int(kind is Kind.CHANGE))
         return out
 
-    def _call(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float]:
-        """What the operation itself gives, and its seconds."""
+    def _call(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, timed: bool
+    ) -> tuple[Any, float]:
+        """What the operation itself gives, and its seconds if it is `timed`: then a device is waited for."""
         entered = time.perf_counter()
-        begin = self.clock()
+        begin = self.clock() if timed else 0.0
         out = func(*args, **kwargs)
-        seconds = self.clock.since(begin)
+        seconds = self.clock.since(begin) if timed else 0.0
         self._inside = time.perf_counter() - entered
         return out, seconds
 
