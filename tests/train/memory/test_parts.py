@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fulldisk import files_no_larger_than
 from headwater.errors import SpillFailed
+from headwater.train.memory.holding import Holding
 from headwater.train.memory.parts import Parts
 from headwater.train.memory.relief import Relief
 from headwater.train.memory.shelf import Shelf, without_content
@@ -133,6 +135,14 @@ def test_a_shelf_without_room_leaves_the_tensor(shelf: Shelf) -> None:
     with files_no_larger_than(4096), pytest.raises(SpillFailed), shelf.without(values):
         pass
     assert torch.equal(values, torch.arange(5000))
+
+
+def test_what_could_not_be_brought_back_is_not_taken_for_content() -> None:
+    holding = Holding(torch.zeros(2048), 1, (0, 0), deque())
+    assert not holding.changed
+    assert holding.tensor is not None
+    holding.tensor.untyped_storage().resize_(0)
+    assert holding.changed
 
 
 def test_a_tensor_without_content_has_the_shape_and_reads_as_zeros() -> None:

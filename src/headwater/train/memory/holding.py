@@ -98,6 +98,8 @@ class Holding:
         """Whether the tensor in memory is not what was saved any more."""
         if self.tensor is None:
             return False
+        if not self.tensor.untyped_storage().nbytes():  # set aside, and there was no memory to bring it back
+            return True
         return self.tensor._version != self.version or any(
             one._version != version for one, version in self.also
         )
