@@ -19,7 +19,7 @@ import torch
 
 import headwater as hw
 from headwater.errors import MemoryTooSmall
-from headwater.train.memory.relief import is_out_of_memory
+from headwater.train.memory.shortage import is_out_of_memory
 from memory_nets import make, step
 from memory_ways import RIVALS
 

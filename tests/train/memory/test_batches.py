@@ -8,7 +8,7 @@ import torch
 import headwater as hw
 from budgets import loss_of, make
 from headwater.errors import MemoryTooSmall, WrongUse
-from headwater.train.memory.relief import is_out_of_memory
+from headwater.train.memory.shortage import is_out_of_memory
 
 
 def test_the_largest_size_is_found() -> None:

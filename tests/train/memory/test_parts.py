@@ -1,4 +1,4 @@
-"""A convolution's backward step in parts gives what it gives in one, with less in memory at once."""
+"""Backward steps in parts give what they give in one, with less in memory at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from fulldisk import files_no_larger_than
 from headwater.errors import SpillFailed
 from headwater.train.memory.holding import Holding
-from headwater.train.memory.parts import Parts
+from headwater.train.memory.parts import FewChannelsAtATime, Parts
 from headwater.train.memory.relief import Relief
 from headwater.train.memory.shelf import Shelf, without_content
 from headwater.train.memory.spill import SpillFile
@@ -66,6 +66,59 @@ def test_parts_give_the_same_bits(kind: str, layout: torch.memory_format, shelf:
     assert scarce.times == 0, "else nothing was split"
     assert all(map(torch.equal, found, expected))
     assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
+NORMS = {
+    "images": (torch.nn.BatchNorm2d(17), (6, 17, 5, 7)),
+    "few channels": (torch.nn.BatchNorm2d(4), (33, 4, 32, 32)),
+    "one dimension": (torch.nn.BatchNorm1d(32), (9, 32, 11)),
+    "three dimensions": (torch.nn.BatchNorm3d(8), (2, 8, 3, 4, 5)),
+    "not affine": (torch.nn.BatchNorm2d(9, affine=False), (6, 9, 8, 8)),
+    "without statistics": (torch.nn.BatchNorm2d(9, track_running_stats=False), (6, 9, 8, 8)),
+    "double": (torch.nn.BatchNorm2d(12).double(), (6, 12, 8, 8)),
+    "frozen": (torch.nn.BatchNorm2d(12).eval(), (6, 12, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", NORMS)
+def test_few_channels_at_a_time_give_the_same_bits(kind: str, threads: int, shelf: Shelf) -> None:
+    layer, shape = NORMS[kind]
+    torch.manual_seed(0)
+    values = torch.randn(shape, dtype=torch.float64 if kind == "double" else torch.float32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        expected = gradients(layer, values)
+        scarce = Scarce("native_batch_norm_backward", 2)
+        with scarce, Relief(lambda: False, Parts(shelf, lambda tensor: False)):
+            found = gradients(layer, values)
+    finally:
+        torch.set_num_threads(before)
+    assert scarce.times == 0, "else nothing was split"
+    assert all(map(torch.equal, found, expected))
+    assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
+def test_pieces_have_two_channels_or_more() -> None:
+    for channels in range(4, 100):
+        pieces = [range(channels)[piece] for piece in FewChannelsAtATime().pieces(channels)]
+        assert sum(map(len, pieces)) == channels
+        assert min(map(len, pieces)) >= 2
+        assert len(pieces) == min(8, channels // 2)
+
+
+def test_norms_of_another_kernel_are_not_split(shelf: Shelf) -> None:
+    parts = Parts(shelf, lambda tensor: True)
+    images = torch.randn(5, 8, 6, 6)
+    kinds: list[tuple[torch.nn.Module, Tensor]] = [
+        (torch.nn.BatchNorm1d(8), torch.randn(5, 8)),
+        (torch.nn.BatchNorm2d(8), torch.randn(5, 8, 1, 1)),
+        (torch.nn.BatchNorm2d(8), images.contiguous(memory_format=torch.channels_last)),
+        (torch.nn.BatchNorm2d(3), images[:, :3].contiguous()),
+    ]
+    for layer, values in kinds:
+        run_out(Scarce("native_batch_norm_backward", 1), parts, lambda: gradients(layer, values))  # noqa: B023
 
 
 def test_the_input_is_out_of_memory_meanwhile(shelf: Shelf) -> None:

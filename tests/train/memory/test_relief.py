@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwater.train.memory.relief import Relief, is_out_of_memory
+from headwater.train.memory.relief import Relief
+from headwater.train.memory.shortage import is_out_of_memory
 from scarcity import Scarce
 
 CHILD = Path(__file__).parent / "under_a_limit.py"

@@ -2,8 +2,8 @@
 
     under_a_limit.py NET BUDGET LIMIT
 
-Both in bytes; the limit is beyond what the process has by then. One limit in a process, because oneDNN may
-create no primitive any more after it once had no memory for one.
+Both in bytes; the limit is beyond what the process has by then. One limit in a process, because oneDNN makes
+no kernels any more in a thread that once had no memory for one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 import headwater as hw
-from headwater.train.memory.parts import Parts
-from headwater.train.memory.relief import is_out_of_memory
+from headwater.train.memory.parts import Call, Gradients, Parts
+from headwater.train.memory.shortage import is_out_of_memory
 from headwater.train.memory.tracker import Tracker
 
 ROWS = 64
@@ -96,9 +96,9 @@ def main(name: str, budget: int, limit: int) -> dict[str, object]:
     split: list[int] = []
     run_parts = Parts.run
 
-    def count_parts(self: Parts, func: OpOverload, args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    def count_parts(self: Parts, call: Call, func: OpOverload, args: tuple[Any, ...]) -> Gradients:
         split.append(1)
-        return run_parts(self, func, args)
+        return run_parts(self, call, func, args)
 
     Parts.run = count_parts  # type: ignore[method-assign]
     with hw.memory_budget(budget, device="cpu"):  # warm: what torch imports with the first mode

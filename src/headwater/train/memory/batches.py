@@ -10,7 +10,7 @@ import torch
 
 from headwater.errors import MemoryTooSmall, WrongUse
 from headwater.train.memory.budget import MemoryBudget, memory_budget
-from headwater.train.memory.relief import is_out_of_memory, is_vague
+from headwater.train.memory.shortage import is_out_of_memory, is_vague
 
 RUNS = 2
 """Steps that a size must pass: one is measured, the next goes by a plan."""

@@ -97,7 +97,7 @@ class MemoryBudget:
         parts = Parts(Shelf(self._tier.file), ledger.owns) if isinstance(self._tier, FileTier) else None
         relief = Relief(tracker.relieve, parts)
         self._watch = ModuleWatch(
-            lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief
+            lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief or relief.runs_apart
         )
         tracker.on_change = self._watch.update
         self._watch.update()

@@ -17,7 +17,6 @@ from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed
 from headwater.plan.memory import Action, Rates, eviction_score
 from headwater.train.memory.holding import Holding, Obituary
 from headwater.train.memory.iteration import Counts
-from headwater.train.memory.relief import is_out_of_memory
 from headwater.train.memory.replay import (
     check_sample,
     find_sources,
@@ -26,6 +25,7 @@ from headwater.train.memory.replay import (
     replay_seconds,
     take_sample,
 )
+from headwater.train.memory.shortage import is_out_of_memory
 from headwater.train.memory.storages import WeakStorage
 from headwater.train.memory.streams import Clock
 from headwater.train.memory.tier import Move, Tier
@@ -234,6 +234,7 @@ class Ledger:
     def relieve(self) -> bool:
         """Let go all that may leave, and wait for it; whether anything left."""
         before = self.held
+        self.settle()
         with self._stalling():
             while self._await_write() or self._evict_one():
                 pass

@@ -12,41 +12,28 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwater.errors import SpillFailed
+from headwater.train.memory.apart import Apart
 from headwater.train.memory.parts import Parts
-
-_SAYS_SO = ("can't allocate memory", "not enough memory", "bad_alloc", "can't start new thread")
-_MAY_MEAN_SO = ("could not create a primitive", "could not create a memory", "could not execute a primitive")
-"""Of oneDNN, which does not say why."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator of torch or of Python says so; on a CPU there is only the text."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and _has(error, (*_SAYS_SO, *_MAY_MEAN_SO))
-
-
-def is_vague(error: BaseException) -> bool:
-    """Whether an error that counts as want of memory may mean something else."""
-    return isinstance(error, RuntimeError) and _has(error, _MAY_MEAN_SO)
-
-
-def _has(error: BaseException, texts: tuple[str, ...]) -> bool:
-    return any(text in str(error) for text in texts)
+from headwater.train.memory.shortage import is_out_of_memory
 
 
 class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation of its thread, forward and backward, while it is on.
 
     `relieve` lets go what may leave, and says whether anything did. If that was not enough, `parts` computes
-    one result after the other. An operation that changes a tensor is not tried again, because nobody knows
-    how far it came.
+    less at once. An operation that changes a tensor is not tried again, because nobody knows how far it came.
     """
 
     def __init__(self, relieve: Callable[[], bool], parts: Parts | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._relieve, self._parts = relieve, parts
+        self._apart = Apart()
         self._on = False
+
+    @property
+    def runs_apart(self) -> bool:
+        """Whether there are operations that this thread does not run any more."""
+        return self._apart.needed
 
     def switch(self, *, on: bool) -> None:
         """Be on or off, as far as other modes allow: nobody may find this one where theirs was."""
@@ -72,21 +59,21 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = _Before.of(func, args, kwargs)
         splits = self._parts is not None and self._parts.can_split(func, args)
         try:
-            return func(*args, **kwargs)
+            return self._apart.run(func, args, kwargs)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not (self._relieve() or splits):
                 raise
         before.restore()  # outside of the handler: the error's frames hold what the operation had by then
         try:
-            return func(*args, **kwargs)
+            return self._apart.run(func, args, kwargs)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not splits:
                 raise
         assert self._parts is not None
         try:
-            return self._parts.run(func, args)
+            return self._parts.run(self._apart.run, func, args)
         except SpillFailed:
-            return func(*args, **kwargs)  # which says what is missing
+            return self._apart.run(func, args, kwargs)  # which says what is missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,6 @@ class Tracker:
         with self._lock:
             self.tight, quiet, self._lineage.quiet = True, self._lineage.quiet, True
             try:
-                self.ledger.settle()
                 return self.ledger.relieve()
             finally:
                 self._lineage.quiet = quiet

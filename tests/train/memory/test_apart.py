@@ -1,0 +1,96 @@
+"""Where oneDNN makes no kernels in a thread any more, operations run in another, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwater.train.memory import apart
+from headwater.train.memory.relief import Relief
+from scarcity import NO_MEMORY, Scarce
+
+NO_KERNEL = "could not create a primitive"
+
+
+@pytest.mark.slow
+def test_a_process_that_ran_out_of_kernels_trains_on() -> None:
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "out_of_kernels.py")],
+        env=os.environ
+        | {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
+        | {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    if not found.pop("ran_out"):
+        pytest.skip("oneDNN never lacked memory for a kernel alone")
+    assert found == {"plain": False, "equal": True, "largest": 9}
+
+
+def train(layer: torch.nn.Module, values: torch.Tensor) -> list[torch.Tensor]:
+    layer.zero_grad()
+    values = values.clone().requires_grad_()
+    layer(values).square().sum().backward()
+    return [one.grad for one in (values, *layer.parameters()) if one.grad is not None]
+
+
+def test_what_failed_so_once_is_run_apart_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, values = torch.nn.Conv2d(4, 6, 3), torch.randn(3, 4, 9, 9)
+    expected = train(layer, values)
+    ended: list[str] = []
+    run_to_its_end = apart._run_to_its_end
+
+    def count(thread: threading.Thread) -> None:
+        run_to_its_end(thread)
+        assert not thread.is_alive()
+        ended.append(thread.name)
+
+    monkeypatch.setattr(apart, "_run_to_its_end", count)
+    scarce = Scarce("convolution", 100, NO_KERNEL)
+    with scarce, Relief(lambda: pytest.fail("nothing has to leave for it")):
+        found = [one for _ in range(3) for one in train(layer, values)]
+    assert all(map(torch.equal, found, expected * 3))
+    assert scarce.times == 98, "forward and backward failed once each"
+    assert len(ended) == 6
+
+
+def test_it_runs_with_as_many_threads_and_the_same_mode() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def note(*_: object) -> str:
+        seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
+        return "result"
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert apart._run_apart(note, (), {}) == "result"  # type: ignore[arg-type]
+        with torch.no_grad():
+            apart._run_apart(note, (), {})  # type: ignore[arg-type]
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [(1, True), (1, False)]
+
+
+def test_an_error_there_is_an_error_here() -> None:
+    def fail() -> None:
+        raise KeyError("there")
+
+    with pytest.raises(KeyError, match="there"):
+        apart._run_apart(fail, (), {})  # type: ignore[arg-type]
+
+
+def test_want_of_memory_that_is_said_is_not_tried_apart() -> None:
+    scarce = Scarce("convolution", 1, NO_MEMORY)
+    with pytest.raises(RuntimeError, match=NO_MEMORY), scarce, Relief(lambda: False):
+        torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3), torch.zeros(1, 1, 3, 3))
