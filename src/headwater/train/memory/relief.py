@@ -61,11 +61,15 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             return self._apart.run(func, args, kwargs)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or not (self._relieve() or splits):
+            if not is_out_of_memory(error):
+                raise
+            left = self._relieve()
+            if not left and not splits:
                 raise
         before.restore()  # outside of the handler: the error's frames hold what the operation had by then
         try:
-            return self._apart.run(func, args, kwargs)
+            if left:
+                return self._apart.run(func, args, kwargs)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not splits:
                 raise
