@@ -107,6 +107,55 @@ def test_one_that_is_different_stays_within_the_budget(net: Deep, change: str) -
         assert equal(gradients(net), known)
 
 
+def test_other_storages_of_the_same_shapes_are_counted() -> None:
+    """What was saved twice lies in one storage; of two that look alike each takes its room."""
+    weights = [nn.Parameter(torch.randn(WIDTH, WIDTH)) for _ in range(8)]
+    size = 4 * WIDTH * WIDTH
+    twice = True
+
+    def step() -> list[Tensor]:
+        made = [weight.tanh() for weight in weights]
+        pairs = zip(made[::2], made[1::2], strict=True)
+        products = [one * one if twice else one.clone() * other.clone() for one, other in pairs]
+        loss = torch.stack([product.sum() for product in products]).sum()
+        return list(torch.autograd.grad(loss, weights, allow_unused=True))
+
+    twice = False
+    plain = step()
+    twice = True
+    with hw.memory_budget(9 * size) as budget:
+        settle(budget, step)
+        assert budget.report().peak == 8 * size
+        twice = False
+        for _ in range(4):
+            assert equal(step(), plain)
+            report = budget.report()
+            assert report.peak_before == 16 * size
+            assert report.peak <= 9 * size
+
+
+def test_what_does_not_outlast_the_step_any_more_is_counted() -> None:
+    """Data that is there all the time takes no room for backward; what comes anew does."""
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    kept = torch.randn(ROWS, WIDTH)
+
+    def step(values: Tensor) -> None:
+        layers(values).square().sum().backward()
+
+    with hw.memory_budget("1MiB") as budget:
+        settle(budget, lambda: step(kept))
+        before = budget.report().peak_before
+        step(torch.randn(ROWS, WIDTH))
+        assert budget.report().peak_before == before + SAVED
+
+
+def test_a_tensor_without_a_storage_is_known_again_too() -> None:
+    sparse = torch.eye(WIDTH).to_sparse()
+    weight = nn.Parameter(torch.randn(WIDTH, ROWS))
+    with hw.memory_budget("1MiB") as budget:
+        settle(budget, lambda: torch.sparse.mm(sparse, weight).tanh().sum().backward())
+
+
 def test_what_is_written_over_is_told(net: Deep) -> None:
     def spoil() -> None:
         inputs = torch.randn(ROWS, WIDTH)

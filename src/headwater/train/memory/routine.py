@@ -7,14 +7,49 @@ was saved so far in this iteration is taken into account, as if it had been from
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from headwater.train.memory.holding import Handle, Plain
 
-Sight = tuple[torch.Size, torch.dtype, bool]
-"""What a saved tensor is known again by, and whether it is left alone."""
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Kinds that have a storage for sure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a saved tensor is known again by.
+
+    `size` is that of its storage, `twin` the place of the first one in the iteration that lies in the same
+    storage, which may be itself, and `alone` says that no account is kept of it.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    size: int
+    twin: int
+    alone: bool
+
+
+class Sights:
+    """Those of one iteration, in order, while their storages are in use."""
+
+    def __init__(self) -> None:
+        self.seen: list[Sight] = []
+        self._twins: dict[int, int] = {}
+
+    def add(self, tensor: torch.Tensor, *, alone: bool) -> None:
+        size, twin = self.place(tensor, len(self.seen))
+        self.seen.append(Sight(tensor.shape, tensor.dtype, size, twin, alone))
+
+    def place(self, tensor: torch.Tensor, number: int) -> tuple[int, int]:
+        """The size of its storage, and the first place at which that was seen."""
+        if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
+            return 0, number
+        storage = tensor.untyped_storage()
+        return storage.nbytes(), self._twins.setdefault(storage._cdata, number)
 
 
 class Light:
@@ -29,10 +64,11 @@ class Light:
 
 
 class Routine:
-    """A pattern that repeats."""
+    """A pattern that repeats. `is_alone` says of a tensor whether it may be left alone now."""
 
-    def __init__(self, sights: Sequence[Sight]) -> None:
-        self._sights = tuple(sights)
+    def __init__(self, sights: Sequence[Sight], is_alone: Callable[[torch.Tensor], bool]) -> None:
+        self._sights, self._is_alone = tuple(sights), is_alone
+        self._now = Sights()
         self._saved: list[weakref.ref[Light]] = []
 
     @property
@@ -44,7 +80,7 @@ class Routine:
         """Another iteration, after a backward pass; False where something of the last one is still wanted."""
         if next(self.saved, None) is not None:
             return False
-        self._saved = []
+        self._saved, self._now = [], Sights()
         return True
 
     def save(self, tensor: torch.Tensor) -> Light | None:
@@ -52,10 +88,14 @@ class Routine:
         place = len(self._saved)
         if place == len(self._sights):
             return None
-        shape, dtype, alone = self._sights[place]
-        if tensor.dtype is not dtype or tensor.shape != shape:
+        known = self._sights[place]
+        if tensor.dtype is not known.dtype or tensor.shape != known.shape:
+            return None
+        if self._now.place(tensor, place) != (known.size, known.twin):
+            return None
+        if known.alone and not self._is_alone(tensor):
             return None
         # Not the tensor itself: it may own the graph that owns this.
-        light = Light(tensor.detach(), tensor._version, alone=alone)
+        light = Light(tensor.detach(), tensor._version, alone=known.alone)
         self._saved.append(weakref.ref(light))
         return light

@@ -17,7 +17,7 @@ from headwater.train.memory.holding import Handle, Holding, Plain
 from headwater.train.memory.iteration import Counts, Iteration, Moment
 from headwater.train.memory.ledger import CHANGED, Ledger
 from headwater.train.memory.lineage import SMALL, Lineage, is_outside
-from headwater.train.memory.routine import Light, Routine, Sight
+from headwater.train.memory.routine import Light, Routine, Sights
 from headwater.train.memory.storages import is_loose
 
 _LEFT = "backward must run before its memory budget is left; call it inside of the `with`"
@@ -54,8 +54,8 @@ class Tracker:
         self._measured = True
         self._routine: Routine | None = None
         self._next: Routine | None = None  # what the next iteration goes by, if it is that at its start
-        self._sights: list[Sight] = []
-        self._past: list[Sight] = []  # of the iteration before, until it is looked at
+        self._sights = Sights()
+        self._past = Sights()  # of the iteration before, until it is looked at
         self._backward = False
         self._woken = False
         self._again = False  # whether the times of the next iteration must be exact, although there is a plan
@@ -80,12 +80,12 @@ class Tracker:
             if light is not None:
                 return light
             self._wake(self._routine)
-        handle = self._pack(tensor, alone=_is_left_alone(tensor, self._device))
-        self._sights.append((tensor.shape, tensor.dtype, isinstance(handle, Plain)))
+        handle = self._pack(tensor, alone=self._may_be_left(tensor))
+        self._sights.add(tensor, alone=isinstance(handle, Plain))
         return handle
 
     def _pack(self, tensor: torch.Tensor, *, alone: bool) -> Handle | Plain:
-        if self._closed or alone or self.ledger.outlives(tensor.untyped_storage()):
+        if self._closed or alone:
             return Plain(tensor, tensor._version)
         with self._lock:
             self._lineage.quiet = True  # what is done to a tensor here is no part of how it was made
@@ -93,6 +93,9 @@ class Tracker:
                 return self._save(tensor)
             finally:
                 self._lineage.quiet = False
+
+    def _may_be_left(self, tensor: torch.Tensor) -> bool:
+        return _is_left_alone(tensor, self._device) or self.ledger.outlives(tensor.untyped_storage())
 
     def _turn_over(self) -> None:
         """The first tensor after a backward pass: perhaps of an iteration that needs nothing."""
@@ -102,7 +105,7 @@ class Tracker:
         if self._next is not None:
             self.finish()  # which may take it back
             self._routine, self._next = self._next, None
-        self._past, self._sights, self._backward = self._sights, [], False
+        self._past, self._sights, self._backward = self._sights, Sights(), False
 
     def _pass_lightly(self, routine: Routine) -> None:
         self._backward = False
@@ -113,7 +116,7 @@ class Tracker:
 
     def _wake(self, routine: Routine) -> None:
         """Take account of what was saved without; how long that took to be made is not known."""
-        self._routine, self._woken, self._sights = None, True, []
+        self._routine, self._woken, self._sights = None, True, Sights()
         for light in routine.saved:
             tensor, light.tensor = light.tensor, None
             assert tensor is not None
@@ -121,8 +124,8 @@ class Tracker:
             if light.alone or changed:  # of which backward will say so
                 light.handle = Plain(tensor, light.version)
             else:
-                light.handle = self._pack(tensor, alone=False)
-            self._sights.append((tensor.shape, tensor.dtype, isinstance(light.handle, Plain)))
+                light.handle = self._pack(tensor, alone=self.ledger.outlives(tensor.untyped_storage()))
+            self._sights.add(tensor, alone=isinstance(light.handle, Plain))
 
     def _save(self, tensor: torch.Tensor) -> Handle:
         self._before_save()
@@ -247,7 +250,8 @@ class Tracker:
                 guide.learn(iteration, self.ledger.rates, self.ledger.ways)
             self.guides.use(guide)
             if not self.guides.pressed:
-                self._next = Routine(self._sights if self._backward else self._past)
+                sights = self._sights if self._backward else self._past
+                self._next = Routine(sights.seen, self._may_be_left)
         else:
             again = self._make_guide(iteration)
         iteration.origins.clear()
