@@ -21,6 +21,7 @@ from headwater.plan.memory import (
     free_times,
     held_over_time,
     make_plan,
+    place_fetches,
     place_triggers,
     recompute_seconds,
     simulate,
@@ -142,6 +143,33 @@ def test_fetches_that_come_earlier_pass_no_budget(seed: int) -> None:
     assert outcome.late == 0
     assert all(fetches[place] <= trigger for place, trigger in latest.items())
     assert sum(fetches.values()) < sum(latest.values()), "else none came earlier"
+
+
+@pytest.mark.parametrize("seed", [351, 1435, 2, 3])
+def test_fetches_do_not_come_so_early_that_it_is_worse(seed: int) -> None:
+    """While a tensor is still on its way out, or another one waits for its room."""
+    rng = np.random.default_rng(seed)
+    sizes = [int(size) for size in rng.integers(50, 2000, int(rng.integers(4, 12)))]
+    record = chain_of(sizes)
+    forward, backward = rng.uniform(0.002, 0.02), rng.uniform(0.002, 0.02)
+    turn = len(sizes) * forward
+    times = [forward * place for place in range(len(sizes))]
+    record = replace(record, times=(*times, *(turn + backward * place for place in range(len(sizes)))))
+    budget = int(sum(sizes) * rng.uniform(0.5, 0.95))
+    write = rng.uniform(20_000, 400_000)
+    rates = Rates(write, write * rng.uniform(1, 4))
+    plan = make_plan(record, budget=budget, rates=rates, ways=("keep", "swap"))
+    actions = {choice.tensor: choice.action for choice in plan.choices}
+    outcomes = [
+        simulate(record, actions, triggers, budget=budget, rates=rates)
+        for triggers in (
+            place_triggers(record, first_needs(record, actions), rates),
+            place_fetches(record, actions, budget=budget, rates=rates),
+        )
+    ]
+    assert plan.fits
+    assert outcomes[1].peak <= budget
+    assert outcomes[1].late <= outcomes[0].late
 
 
 def test_recomputing_costs_more_when_what_it_starts_from_goes_too() -> None:

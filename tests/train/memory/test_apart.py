@@ -47,21 +47,60 @@ def train(layer: torch.nn.Module, values: torch.Tensor) -> list[torch.Tensor]:
 def test_what_failed_so_once_is_run_apart_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, values = torch.nn.Conv2d(4, 6, 3), torch.randn(3, 4, 9, 9)
     expected = train(layer, values)
-    ended: list[str] = []
-    run_to_its_end = apart._run_to_its_end
+    begun: list[threading.Thread] = []
+    start = apart.start_thread
 
-    def count(thread: threading.Thread) -> None:
-        run_to_its_end(thread)
-        assert not thread.is_alive()
-        ended.append(thread.name)
+    def note(thread: threading.Thread, stack: int, *, beside: int) -> None:
+        begun.append(thread)
+        start(thread, stack, beside=beside)
 
-    monkeypatch.setattr(apart, "_run_to_its_end", count)
+    monkeypatch.setattr(apart, "start_thread", note)
     scarce = Scarce("convolution", 100, NO_KERNEL)
     with scarce, Relief(lambda: pytest.fail("nothing has to leave for it")):
         found = [one for _ in range(3) for one in train(layer, values)]
     assert all(map(torch.equal, found, expected * 3))
     assert scarce.times == 98, "forward and backward failed once each"
-    assert len(ended) == 6
+    assert len(begun) == 6
+    assert not any(thread.is_alive() for thread in begun)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Conv1d(4, 6, 3), torch.nn.ConvTranspose1d(4, 6, 3)])
+def test_what_was_made_apart_may_be_changed_in_place(layer: torch.nn.Module) -> None:
+    net, values = torch.nn.Sequential(layer, torch.nn.ReLU(inplace=True)), torch.randn(3, 4, 9)
+    expected = train(net, values)
+    with Scarce("convolution", 100, NO_KERNEL), Relief(lambda: False):
+        found = [one for _ in range(2) for one in train(net, values)]
+        output = layer(values)
+    assert all(map(torch.equal, found, expected * 2))
+    assert output._base is None, "a view would be refused by what changes it"
+
+
+def test_a_process_without_room_for_threads_is_told_so_and_lives() -> None:
+    """OpenMP would end it, and Python would wait for ever for a thread that cannot begin."""
+    text = """
+import resource, torch
+from pathlib import Path
+from headwater.train.memory.apart import _run_apart
+torch.set_num_threads(2)
+data = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+for room in (0, 2**20, 2**20 + 2**13, 2**21, 2**22, 2**23):
+    resource.setrlimit(resource.RLIMIT_DATA, (int(data.split()[1]) * 1024 + room, resource.RLIM_INFINITY))
+    try:
+        print(_run_apart(lambda: "ran", (), {}))
+    except MemoryError as error:
+        print("no room" in str(error))
+resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+print(_run_apart(lambda: "ran", (), {}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env=os.environ | {"MALLOC_ARENA_MAX": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["True"] * 6 + ["ran"]
 
 
 def test_it_runs_with_as_many_threads_and_the_same_mode() -> None:

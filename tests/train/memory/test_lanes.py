@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 import torch
 
+import headwater as hw
+from headwater.train.memory import transfer
+from headwater.train.memory.threads import start_thread
 from headwater.train.memory.transfer import Lane, Transfer
 
 
@@ -44,3 +48,27 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for_and_the_lane_goes_on()
     lane.close()
     assert done == [2]
     assert wrong.tensor is unbegun.tensor is right.tensor is None
+
+
+def test_a_transfer_that_is_done_does_not_fail_afterwards() -> None:
+    done = Transfer(lambda: None, 4, torch.zeros(1))
+    done.run()
+    done.fail(MemoryError())
+    done.wait()
+
+
+def test_both_lanes_begin_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, left = set(threading.enumerate()), [1]
+
+    def start(thread: threading.Thread, stack: int) -> None:
+        if not left:
+            raise MemoryError
+        left.pop()
+        start_thread(thread, stack)
+
+    monkeypatch.setattr(transfer, "start_thread", start)
+    files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(MemoryError), hw.memory_budget("1MiB", device="cpu"):
+        pass
+    assert set(threading.enumerate()) == before
+    assert len(os.listdir("/proc/self/fd")) == files

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from headwater.errors import SavedTensorChanged
 from headwater.train.memory.holding import Holding
 from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.lineage import Lineage
+from headwater.train.memory.places import Extent
 from headwater.train.memory.spill import SpillFile
 from headwater.train.memory.streams import Clock, Streams
 from headwater.train.memory.tracker import Tracker
-from headwater.train.memory.transfer import FileTier
+from headwater.train.memory.transfer import FileTier, Transfer
 
 CPU = torch.device("cpu")
 
@@ -58,3 +60,61 @@ def test_what_is_in_use_stays(ledger: Ledger) -> None:
     ledger.next_step()
     assert ledger.relieve()
     assert torch.equal(ledger.give(holding).view(tensor.dtype), tensor)
+
+
+class Broken(FileTier):
+    """Its writes find no memory, the first of them."""
+
+    times = 1
+
+    def write(self, extent: Extent, tensor: torch.Tensor) -> Transfer:
+        if self.times:
+            self.times -= 1
+            transfer = Transfer(lambda: None, extent.size, tensor)
+            transfer.fail(MemoryError())
+            return transfer
+        return super().write(extent, tensor)
+
+
+def test_a_write_without_memory_is_tried_again(tmp_path: Path) -> None:
+    file = SpillFile(tmp_path)
+    tier = Broken(file)
+    ledger = Ledger(2**20, tier, Ways(), Clock(Streams(CPU)))
+    holding = hold(ledger, 1)
+    assert not ledger.relieve()
+    assert holding.tensor is not None
+    assert file.used == 0
+    assert not ledger.disk_closed
+    assert ledger.relieve()
+    tier.close()
+
+
+def test_what_is_wanted_back_while_it_leaves_stays(ledger: Ledger) -> None:
+    holding = hold(ledger, 1)
+    ledger.swap_out(holding)
+    assert ledger.prefetch(holding)
+    assert holding.writing is not None
+    holding.writing.wait()
+    ledger.settle()
+    assert holding.tensor is not None
+    assert ledger.held == holding.size
+    assert ledger.counts.fetches == 0
+
+
+def test_what_could_not_be_brought_back_comes_from_its_copy_or_is_an_error(ledger: Ledger) -> None:
+    copied, alone = hold(ledger, 1), hold(ledger, 2)
+    ledger.swap_out(copied)
+    assert copied.writing is not None
+    copied.writing.wait()
+    assert copied.tensor is not None
+    assert alone.tensor is not None
+    content = copied.tensor.clone()
+    ledger.prefetch(copied)
+    ledger.settle()
+    for holding in (copied, alone):
+        holding.tensor.untyped_storage().resize_(0)  # type: ignore[union-attr]
+    assert not ledger.relieve(), "nothing would be won"
+    assert not ledger.disk_closed
+    assert torch.equal(ledger.give(copied).view(content.dtype), content)
+    with pytest.raises(SavedTensorChanged):
+        ledger.give(alone)

@@ -15,7 +15,7 @@ from headwater.errors import SpillFailed
 from headwater.train.memory.holding import Holding
 from headwater.train.memory.parts import FewChannelsAtATime, Parts
 from headwater.train.memory.relief import Relief
-from headwater.train.memory.shelf import Shelf, without_content
+from headwater.train.memory.shelf import NoDisk, Shelf, without_content
 from headwater.train.memory.spill import SpillFile
 from scarcity import NO_MEMORY, Scarce
 
@@ -185,9 +185,45 @@ def test_a_shelf_gives_back_what_it_was_given(shelf: Shelf) -> None:
 
 def test_a_shelf_without_room_leaves_the_tensor(shelf: Shelf) -> None:
     values = torch.arange(5000)
-    with files_no_larger_than(4096), pytest.raises(SpillFailed), shelf.without(values):
+    with files_no_larger_than(4096), pytest.raises(NoDisk), shelf.without(values):
         pass
     assert torch.equal(values, torch.arange(5000))
+
+
+def test_what_cannot_be_read_back_is_an_error_and_no_content(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation that is run again on such memory would give wrong gradients."""
+    layer, values = LAYERS["plain"][0], torch.randn(LAYERS["plain"][1])
+    held: list[Tensor] = []
+
+    def fail(*_: object) -> None:
+        raise SpillFailed("the spill file cannot be read")
+
+    def note(tensor: Tensor) -> bool:
+        held.append(tensor)
+        return True
+
+    monkeypatch.setattr(SpillFile, "read", fail)
+    relief = Relief(lambda: False, Parts(shelf, note))
+    with pytest.raises(SpillFailed), Scarce("convolution_backward", 1), relief:
+        gradients(layer, values)
+    assert held[0].untyped_storage().nbytes() == 0
+
+
+def test_memory_that_has_two_names_is_not_set_aside(shelf: Shelf) -> None:
+    """A tracker's images and templates are made by one network; and a gradient may be what was saved."""
+    parts, layer = Parts(shelf, lambda tensor: True), torch.nn.Conv2d(3, 4, 3, padding=1)
+    images = torch.randn(3, 3, 9, 9)
+
+    def compare() -> None:
+        found = layer(images)
+        torch.nn.functional.conv2d(found[1:], found[:1, :, :5, :5]).sum().backward()
+
+    run_out(Scarce("convolution_backward", 1), parts, compare)
+    gradient = torch.randn(2, 4, 5, 5)
+    arguments = (gradient, gradient, torch.randn(4, 4, 1, 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert not parts.can_split(torch.ops.aten.convolution_backward.default, (*arguments, [True, True, False]))
 
 
 def test_what_could_not_be_brought_back_is_not_taken_for_content() -> None:

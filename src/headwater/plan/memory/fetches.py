@@ -23,5 +23,8 @@ def place_fetches(
 ) -> dict[int, int]:
     """The access at which each fetch is issued, those that are needed first in front."""
     latest = place_triggers(record, first_needs(record, actions), rates, leads)
-    held = simulate(record, actions, latest, budget=budget, rates=rates).held
-    return advance_triggers(record, latest, held, budget, seconds=AHEAD)
+    before = simulate(record, actions, latest, budget=budget, rates=rates)
+    early = advance_triggers(record, latest, before.held, budget, seconds=AHEAD)
+    after = simulate(record, actions, early, budget=budget, rates=rates)
+    worse = after.peak > max(before.peak, budget) or after.late > before.late
+    return latest if worse else early

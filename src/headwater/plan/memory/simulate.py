@@ -107,7 +107,7 @@ class _Play:
         if place in self._reading:
             self._wait(self._reading.pop(place), late=True)
         if place in self._here:
-            self._writing = deque(item for item in self._writing if item[1] != place)
+            self._stay(place)
             return
         if self._actions.get(place, "keep") == "swap" and self._record.tensors[place].saved:
             self._room(self._record.tensors[place].size)
@@ -116,6 +116,10 @@ class _Play:
             self._wait(self._reading.pop(place), late=True)
         else:
             self._make(place)
+
+    def _stay(self, place: int) -> None:
+        """What is still on its way out when it is wanted back does not leave."""
+        self._writing = deque(item for item in self._writing if item[1] != place)
 
     def _make(self, place: int) -> None:
         """Run the operation again on its parents; those that autograd does not keep go at once."""
@@ -135,6 +139,7 @@ class _Play:
         while self._waiting:
             place = self._waiting[0]
             size = self._record.tensors[place].size
+            self._stay(place)
             if place not in self._here and place not in self._reading:
                 if self._held + size > self._budget:
                     return

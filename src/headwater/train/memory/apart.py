@@ -6,18 +6,23 @@ fails there, however much memory there is; a thread that begins afterwards makes
 
 from __future__ import annotations
 
+import resource
 import threading
 from typing import Any
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._ops import OpOverload
 
 from headwater.train.memory.shortage import is_vague
+from headwater.train.memory.threads import start_thread
 
 STACK = 2**20
 """Bytes; the usual 8 MiB of a thread count against a limit on the process's data."""
-CUSHION = 2**20
-"""Bytes that must be there for a thread to begin: one without them dies unseen, and Python waits for it."""
+PORTION = 2**15
+"""Elements below which torch does not divide a loop."""
+USUAL_STACK = 2**23
+"""Bytes of a thread of OpenMP, if the system sets no limit."""
 
 
 class Apart:
@@ -44,30 +49,36 @@ class Apart:
 
 
 def _run_apart(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """With as many threads and the same mode of autograd, so that the same kernel is chosen."""
+    """With as many threads and below autograd, as here, so that the same kernel is chosen."""
     found: list[Any] = []
     failed: list[BaseException] = []
     threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
 
     def work() -> None:
         try:
-            torch.set_num_threads(threads)
-            with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(grad):
+            _take_threads(threads)
+            below = _ExcludeDispatchKeyGuard(DispatchKeySet(DispatchKey.ADInplaceOrView))
+            with _AutoDispatchBelowAutograd(), below, torch.set_grad_enabled(grad):
                 found.append(func(*args, **kwargs))
         except BaseException as error:  # it is raised where the result is waited for
             failed.append(error)
 
-    _run_to_its_end(threading.Thread(target=work, name="headwater-apart", daemon=True))
+    thread = threading.Thread(target=work, name="headwater-apart", daemon=True)
+    start_thread(thread, STACK, beside=(threads - 1) * _openmp_stack())
+    thread.join()
     if failed:
         raise failed.pop()
     return found.pop()
 
 
-def _run_to_its_end(thread: threading.Thread) -> None:
-    bytearray(CUSHION)  # a MemoryError here is one that the caller knows
-    usual = threading.stack_size(STACK)
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(usual)
-    thread.join()
+def _take_threads(count: int) -> None:
+    """Those of OpenMP for this thread, now that there is room for them, and not when the operation has it."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    torch.empty(count * PORTION, dtype=torch.uint8).fill_(1)
+
+
+def _openmp_stack() -> int:
+    """Bytes for each thread that a thread gets for its loops; OpenMP ends a process that lacks them."""
+    soft = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return USUAL_STACK if soft == resource.RLIM_INFINITY else max(soft, USUAL_STACK)

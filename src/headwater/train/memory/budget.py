@@ -89,12 +89,20 @@ class MemoryBudget:
         raise WrongUse("no iteration was measured yet, or the memory budget was left; ask inside of it")
 
     def _open(self) -> None:
-        self._tier = self._open_tier()
+        tier = self._open_tier()
+        try:
+            self._begin(tier)
+        except BaseException:
+            tier.close()
+            raise
+        self._tier = tier
+
+    def _begin(self, tier: Tier) -> None:
         clock = Clock(self._streams)
         lineage = Lineage(clock)
-        ledger = Ledger(self._budget, self._tier, self._ways, clock)
+        ledger = Ledger(self._budget, tier, self._ways, clock)
         tracker = Tracker(ledger, lineage, self._streams.device)
-        parts = Parts(Shelf(self._tier.file), ledger.owns) if isinstance(self._tier, FileTier) else None
+        parts = Parts(Shelf(tier.file), tracker.owns) if isinstance(tier, FileTier) else None
         relief = Relief(tracker.relieve, parts)
         self._watch = ModuleWatch(
             lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief or relief.runs_apart
@@ -108,12 +116,14 @@ class MemoryBudget:
     def _close(self) -> None:
         tracker = self._tracker
         assert tracker is not None
-        self._hooks.__exit__(None, None, None)
-        self._watch.close()
-        self.report()
-        tracker.close()
-        self._tracker = None
-        self._tier.close()
+        try:
+            self._hooks.__exit__(None, None, None)
+            self._watch.close()
+            self.report()
+        finally:
+            tracker.close()
+            self._tracker = None
+            self._tier.close()
 
 
 def memory_budget(
@@ -142,7 +152,11 @@ def memory_budget(
 
     def open_tier() -> Tier:
         file = SpillFile(spill)
-        return FileTier(file) if streams.device.type == "cpu" else open_host_tier(file, streams, most)
+        try:
+            return FileTier(file) if streams.device.type == "cpu" else open_host_tier(file, streams, most)
+        except BaseException:
+            file.close()
+            raise
 
     return MemoryBudget(parse_bytes(budget), open_tier, streams=streams, ways=Ways(swap, recompute))
 

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
+from headwater.errors import SavedTensorChanged
 from headwater.train.memory.lineage import Node
 from headwater.train.memory.places import Extent
 from headwater.train.memory.storages import WeakStorage, part_of
 from headwater.train.memory.tier import Move
+
+CHANGED = (
+    "a tensor that backward needs was changed in place after forward saved it; "
+    "use the operation that makes a new one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +100,32 @@ class Holding:
         return self.tensor is None or self.extent is not None
 
     @property
+    def emptied(self) -> bool:
+        """Whether it was set aside, and could not be brought back."""
+        return self.tensor is not None and not self.tensor.untyped_storage().nbytes()
+
+    @property
     def changed(self) -> bool:
         """Whether the tensor in memory is not what was saved any more."""
         if self.tensor is None:
             return False
-        if not self.tensor.untyped_storage().nbytes():  # set aside, and there was no memory to bring it back
+        if self.emptied:
             return True
         return self.tensor._version != self.version or any(
             one._version != version for one, version in self.also
         )
+
+    @property
+    def written(self) -> bool:
+        """Whether no write is under way."""
+        return self.writing is None or self.writing.done
+
+    def content(self) -> torch.Tensor:
+        """What is in memory; raises `SavedTensorChanged` where that is not what was saved."""
+        assert self.tensor is not None
+        if self.spoiled or self.changed:
+            raise SavedTensorChanged(CHANGED)
+        return self.tensor
 
     def drop(self) -> None:
         """Hold no memory."""

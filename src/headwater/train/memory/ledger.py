@@ -15,7 +15,7 @@ import torch
 
 from headwater.errors import MemoryTooSmall, SavedTensorChanged, SpillFailed
 from headwater.plan.memory import Action, Rates, eviction_score
-from headwater.train.memory.holding import Holding, Obituary
+from headwater.train.memory.holding import CHANGED, Holding, Obituary
 from headwater.train.memory.iteration import Counts
 from headwater.train.memory.replay import (
     check_sample,
@@ -29,11 +29,6 @@ from headwater.train.memory.shortage import is_out_of_memory
 from headwater.train.memory.storages import WeakStorage
 from headwater.train.memory.streams import Clock
 from headwater.train.memory.tier import Move, Tier
-
-CHANGED = (
-    "a tensor that backward needs was changed in place after forward saved it; "
-    "use the operation that makes a new one"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +99,7 @@ class Ledger:
         for obituary in [one for one in self._dying if one.transfer is None or one.transfer.done]:
             self._dying.remove(obituary)
             self._clear(obituary)
-        while self._writing and ((first := self._writing[0]()) is None or _written(first)):
+        while self._writing and ((first := self._writing[0]()) is None or first.written):
             self._writing.popleft()
             if first is not None:
                 self._finish(first)
@@ -145,7 +140,7 @@ class Ledger:
         if sources is None or holding.captured or holding.also:
             return False
         assert holding.tensor is not None
-        _checked(holding)
+        holding.content()
         holding.sources = sources
         for source in sources:
             source.needed = True
@@ -155,7 +150,10 @@ class Ledger:
 
     def prefetch(self, holding: Holding) -> bool:
         """Begin to bring it back, unless that would pass the budget."""
-        if holding.tensor is not None or not holding.clean:
+        if holding.tensor is not None:
+            holding.leaving = False  # it would have to come back at once
+            return True
+        if not holding.clean:
             return True
         if self.held + holding.size > self.budget:
             return False
@@ -178,10 +176,12 @@ class Ledger:
         self._pinned.add(holding.key)
         if holding.reading is not None:
             self._wait_for(holding)
+        if holding.emptied and holding.clean:
+            self._drop(holding)
         if holding.tensor is None:
             self._return(holding)
         holding.leaving = False
-        return _checked(holding)
+        return holding.content()
 
     def outlives(self, storage: torch.UntypedStorage) -> bool:
         """Whether it was there after the graph that saved it, so that nothing is won by letting it go."""
@@ -348,7 +348,7 @@ class Ledger:
         return False
 
     def _may_leave(self, holding: Holding) -> bool:
-        return holding.key not in self._pinned and holding.tensor is not None
+        return holding.key not in self._pinned and holding.tensor is not None and not holding.emptied
 
     def _order(self, holding: Holding) -> float:
         if self.next_use is not None:
@@ -424,11 +424,12 @@ class Ledger:
             return
         try:
             holding.writing.wait()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             assert holding.extent is not None
             self._tier.release(holding.extent)
-            holding.extent = holding.writing = None
-            self._give_up_disk(error)
+            holding.extent, holding.writing, holding.leaving = None, None, False
+            if isinstance(error, OSError):
+                self._give_up_disk(error)
             return
         holding.writing = None
         if holding.tensor is not None:
@@ -486,15 +487,3 @@ class Ledger:
             seconds = self.clock() - begin - (self.lost_seconds - lost)
             self.counts.stall_seconds += seconds
             self.lost_seconds += seconds
-
-
-def _written(holding: Holding) -> bool:
-    return holding.writing is None or holding.writing.done
-
-
-def _checked(holding: Holding) -> torch.Tensor:
-    tensor = holding.tensor
-    assert tensor is not None
-    if holding.spoiled or holding.changed:
-        raise SavedTensorChanged(CHANGED)
-    return tensor

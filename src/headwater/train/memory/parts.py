@@ -23,7 +23,7 @@ class Part(Protocol):
         """Whether `run` can do it with these arguments."""
 
     def run(self, call: Call, func: OpOverload, args: tuple[Any, ...]) -> Gradients:
-        """Its results. Raises `SpillFailed` where there is no disk for what is out of memory meanwhile."""
+        """Its results. Raises `NoDisk` where there is none for what is out of memory meanwhile."""
 
 
 class Parts:
@@ -41,10 +41,10 @@ class Parts:
     def can_split(self, func: OpOverload, args: tuple[Any, ...]) -> bool:
         """Whether `run` can do this one."""
         part = self._parts.get(func)
-        return part is not None and part.can_split(args)
+        return part is not None and args[0].is_cpu and part.can_split(args)
 
     def run(self, call: Call, func: OpOverload, args: tuple[Any, ...]) -> Gradients:
-        """Its results. Raises `SpillFailed` where there is no disk for what is out of memory meanwhile."""
+        """Its results. Raises `NoDisk` where there is none for what is out of memory meanwhile."""
         return self._parts[func].run(call, func, args)
 
 
@@ -59,8 +59,8 @@ class OneGradientAtATime:
         self._shelf, self._is_ours = shelf, is_ours
 
     def can_split(self, args: tuple[Any, ...]) -> bool:
-        """If it wants more than one."""
-        if len(args) <= self.MASK:
+        """If it wants more than one, and does not read the memory of its input by another name too."""
+        if len(args) <= self.MASK or _shares(args[1], args[0]) or _shares(args[1], args[2]):
             return False
         node = torch._C._current_autograd_node()
         wanted = args[self.MASK][0] and any(args[self.MASK][1:])
@@ -110,3 +110,7 @@ class FewChannelsAtATime:
         count = min(self.PIECES, channels // self.LEAST)
         for place in range(count):
             yield slice(place * channels // count, (place + 1) * channels // count)
+
+
+def _shares(one: Tensor, other: Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)

@@ -11,9 +11,9 @@ from torch._ops import OpOverload
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headwater.errors import SpillFailed
 from headwater.train.memory.apart import Apart
 from headwater.train.memory.parts import Parts
+from headwater.train.memory.shelf import NoDisk
 from headwater.train.memory.shortage import is_out_of_memory
 
 
@@ -28,7 +28,7 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._relieve, self._parts = relieve, parts
         self._apart = Apart()
-        self._on = False
+        self._on = self._closed = False
 
     @property
     def runs_apart(self) -> bool:
@@ -47,14 +47,14 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Off for good; where another mode lies above, it stays and does nothing."""
-        self._relieve = lambda: False
+        self._closed = True
         self.switch(on=False)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable or func.is_view:
+        if self._closed or func._schema.is_mutable or func.is_view:
             return func(*args, **kwargs)
         before = _Before.of(func, args, kwargs)
         splits = self._parts is not None and self._parts.can_split(func, args)
@@ -76,7 +76,7 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert self._parts is not None
         try:
             return self._parts.run(self._apart.run, func, args)
-        except SpillFailed:
+        except NoDisk:
             return self._apart.run(func, args, kwargs)  # which says what is missing
 
 

@@ -43,20 +43,22 @@ class SpillFile:
     @property
     def used(self) -> int:
         """Bytes of places that are taken."""
-        return self._size - self._places.free
+        with self._lock:
+            return self._size - self._places.free
 
     def prepare(self, size: int) -> int:
         """Take so much disk, if it is not taken yet; how much could be had in all, without taking it.
 
         Raises `SpillFailed` if the disk is full.
         """
-        if size:
-            self.release(self.reserve(size))
-        disk, most = os.fstatvfs(self._file), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        growth = disk.f_bavail * disk.f_frsize
-        if most != resource.RLIM_INFINITY:
-            growth = min(growth, max(most - self._size, 0))
-        return self._size - self.used + growth
+        with self._lock:
+            if size:
+                self.release(self.reserve(size))
+            disk, most = os.fstatvfs(self._file), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            growth = disk.f_bavail * disk.f_frsize
+            if most != resource.RLIM_INFINITY:
+                growth = min(growth, max(most - self._size, 0))
+            return self._size - self.used + growth
 
     def reserve(self, size: int) -> Extent:
         """A place for so many bytes; raises `SpillFailed` if the disk is full."""

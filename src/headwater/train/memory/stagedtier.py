@@ -11,7 +11,7 @@ from headwater.train.memory.places import Extent
 from headwater.train.memory.spill import SpillFile
 from headwater.train.memory.storages import bytes_of
 from headwater.train.memory.streams import Mark, Streams
-from headwater.train.memory.transfer import Lane, Transfer
+from headwater.train.memory.transfer import Lane, Transfer, open_lanes
 
 PIECE = 8 * 2**20
 """Bytes; a power of two, because torch rounds what it pins up to one."""
@@ -22,8 +22,9 @@ class StagedTier:
 
     def __init__(self, file: SpillFile, streams: Streams, *, pinned: bool, piece: int = PIECE) -> None:
         self._file = file
-        self._out = _Stage("headwater-stage-out", streams, pinned=pinned, piece=piece)
-        self._back = _Stage("headwater-stage-back", streams, pinned=pinned, piece=piece)
+        out, back = open_lanes("headwater-stage-out", "headwater-stage-back")
+        self._out = _Stage(out, streams, pinned=pinned, piece=piece)
+        self._back = _Stage(back, streams, pinned=pinned, piece=piece)
         self._streams = streams
 
     @property
@@ -74,8 +75,8 @@ class StagedTier:
 class _Stage:
     """One direction: a thread, a stream, and a piece of host memory that is there from the first transfer."""
 
-    def __init__(self, name: str, streams: Streams, *, pinned: bool, piece: int) -> None:
-        self.lane = Lane(name)
+    def __init__(self, lane: Lane, streams: Streams, *, pinned: bool, piece: int) -> None:
+        self.lane = lane
         self.memory = torch.empty(0)
         self._streams, self._stream = streams, streams.new()
         self._pinned, self._piece = pinned, piece

@@ -13,9 +13,9 @@ import torch
 from headwater.errors import SavedTensorChanged, WrongUse
 from headwater.plan.memory import MemoryPlan
 from headwater.train.memory.guide import Guide, Guides
-from headwater.train.memory.holding import Handle, Holding, Plain
+from headwater.train.memory.holding import CHANGED, Handle, Holding, Plain
 from headwater.train.memory.iteration import Counts, Iteration, Moment
-from headwater.train.memory.ledger import CHANGED, Ledger
+from headwater.train.memory.ledger import Ledger
 from headwater.train.memory.lineage import SMALL, Lineage, is_outside
 from headwater.train.memory.routine import Light, Routine, Sights
 from headwater.train.memory.storages import is_loose
@@ -159,6 +159,11 @@ class Tracker:
                 return self.ledger.relieve()
             finally:
                 self._lineage.quiet = quiet
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether only the present step of the backward pass, and the budget, hold it."""
+        with self._lock:
+            return self.ledger.owns(tensor)
 
     @property
     def wants_relief(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 from headwater.plan.memory import Rates
 from headwater.train.memory.places import Extent
 from headwater.train.memory.spill import SpillFile
+from headwater.train.memory.threads import start_thread
 
 USUAL_RATE = 1e9
 """Bytes per second, until something was carried."""
@@ -58,8 +59,9 @@ class Transfer:
 
     def fail(self, error: BaseException) -> None:
         """It was not begun, and never will be."""
-        self._error = error
-        self._end()
+        if not self.done:
+            self._error = error
+            self._end()
 
     def _end(self) -> None:
         self._work = None
@@ -68,21 +70,14 @@ class Transfer:
 
 
 class Lane:
-    """One direction. Its thread ends with `close`.
-
-    It starts at once: one that starts when there is no memory left dies unseen, and Python waits for it for
-    ever.
-    """
+    """One direction. Its thread begins at once, because later there may be no memory for it; it ends with
+    `close`."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Transfer | None] = SimpleQueue()
         self.rate = USUAL_RATE
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        usual = threading.stack_size(STACK)
-        try:
-            self._thread.start()
-        finally:
-            threading.stack_size(usual)
+        start_thread(self._thread, STACK)
 
     def send(self, transfer: Transfer) -> Transfer:
         self._queue.put(transfer)
@@ -109,13 +104,22 @@ class Lane:
             self.rate += MEMORY * (transfer.size / seconds - self.rate)
 
 
+def open_lanes(out: str, back: str) -> tuple[Lane, Lane]:
+    """Both or none."""
+    first = Lane(out)
+    try:
+        return first, Lane(back)
+    except BaseException:
+        first.close()
+        raise
+
+
 class FileTier:
     """Memory of a CPU to a file and back."""
 
     def __init__(self, file: SpillFile) -> None:
         self.file = file
-        self._out = Lane("headwater-spill-out")
-        self._back = Lane("headwater-spill-back")
+        self._out, self._back = open_lanes("headwater-spill-out", "headwater-spill-back")
 
     @property
     def rates(self) -> Rates:
