@@ -35,6 +35,15 @@ class Inertia:
         """How far a force moves weights in the end, at a rate of 1."""
         return 1 / (1 - self.momentum)
 
+    def most_pull(self, rate: float) -> float:
+        """By how much a direction gets smaller at most, for each unit of reach at this rate, however it bends.
+
+        With momentum, one that bends enough swings, and a swing gets smaller by the root of it a step.
+        """
+        if not self.momentum or not rate:
+            return math.inf
+        return -0.5 * math.log(self.momentum) / (rate * self.reach)
+
 
 class Drift:
     """Adds up what approximate steps may have done."""
@@ -44,6 +53,7 @@ class Drift:
         self._error: Apart = Unparted(np.zeros(size, np.float32))
         self._fresh: Apart = self._error
         self._reaches: list[float] = []
+        self._rate = 0.0
 
     @property
     def length(self) -> float:
@@ -56,7 +66,7 @@ class Drift:
 
     def computed(self, rate: float, difference: Vector, curvature: Curvature) -> None:
         """What a computed step found: the change of the gradient less what was predicted."""
-        gap = np.array(self._reaches)
+        gap, self._rate = np.array(self._reaches), rate
         self._reaches = []
         # From each step to here: how far weights have gone since.
         since = np.cumsum(gap[::-1])[::-1] - gap
@@ -90,4 +100,4 @@ class Drift:
     def _pulls(self, apart: Apart, curvature: Curvature) -> Numbers:
         """The share by which each group of directions gets smaller, for each unit of reach."""
         pulls: Numbers = _PULL * curvature.scale * apart.bends + self._inertia.decay
-        return pulls
+        return np.minimum(pulls, self._inertia.most_pull(self._rate))
