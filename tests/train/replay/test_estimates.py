@@ -1,0 +1,88 @@
+"""What replay says of its own error, against training again, for each loss: seldom less, and never by much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headwater.train.replay.batches import Batches, FullBatch, Minibatches
+from headwater.train.replay.features import Features
+from headwater.train.replay.journal import Journal
+from headwater.train.replay.retraining import retrain
+from replays import ratio
+
+COUNT, WIDTH, OUTPUTS = 1_000, 12, 3
+TOLERANCE = 0.05
+RUNS = {"full batch": FullBatch(COUNT, 60), "batches": Minibatches(COUNT, 100, 20, seed=1)}
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 0.5 * (outputs - targets).square().sum(1).mean()
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1).mean()
+
+
+LOSSES = {"squares": squares, "logistic": logistic, "softmax": F.cross_entropy}
+
+
+def make(loss: str, seed: int) -> Features:
+    """Features of variance 1, so that with momentum most directions swing."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(COUNT, WIDTH)).astype(np.float32)
+    scores = values @ rng.normal(size=(WIDTH, OUTPUTS)) + rng.normal(size=(COUNT, OUTPUTS))
+    kinds: dict[str, NDArray[np.generic]] = {
+        "squares": scores.astype(np.float32),
+        "logistic": (scores > 0).astype(np.float32),
+        "softmax": scores.argmax(1),
+    }
+    return Features(np.arange(COUNT), values, kinds[loss])
+
+
+def train(path: Path, data: Features, batches: Batches, loss: str, momentum: float) -> Journal:
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, OUTPUTS)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, weight_decay=1e-2)
+    with Journal.record(path, model, optimiser, data=data, batches=batches, loss=loss) as recording:
+        for rows in recording:
+            inputs, targets = data.take(rows)
+            optimiser.zero_grad()
+            LOSSES[loss](model(inputs), targets).backward()
+            optimiser.step()
+    return Journal(path, data, model=model)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_found_is_as_near_as_was_asked_and_said(
+    loss: str, run: str, momentum: float, tmp_path: Path
+) -> None:
+    for seed, count in ((0, 3), (1, 20)):
+        journal = train(tmp_path / str(seed), make(loss, seed), RUNS[run], loss, momentum)
+        gone = journal.data.ids[7 : 7 + count]
+        found = retrain(journal, gone, tolerance=TOLERANCE)
+        apart = ratio(journal, found, remove=gone)
+        if found.method == "exact":
+            continue
+        assert found.error is not None
+        assert apart < TOLERANCE
+        assert apart < max(2 * found.error, 0.005), "the estimate must tell"
+
+
+def test_an_estimate_beyond_the_limit_trains_again(tmp_path: Path) -> None:
+    journal = train(tmp_path / "journal", make("squares", 0), RUNS["batches"], "squares", 0.9)
+    gone = journal.data.ids[:5]
+    found = retrain(journal, gone, tolerance=TOLERANCE)
+    assert found.method == "replay"
+    assert found.error is not None
+    again = retrain(journal, gone, tolerance=TOLERANCE, limit=found.error / 2)
+    assert again.method == "exact"
+    assert ratio(journal, again, remove=gone) == 0
