@@ -201,9 +201,16 @@ def test_stores_that_are_killed_again_and_again_end_in_the_same_state(yard: Yard
     command = [sys.executable, "-m", "headwater.cli", *words]
     rng = np.random.default_rng(int(os.environ.get("HEADWATER_SEED", "5")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for _ in range(4):
+    plans = Path(os.environ["HEADWATER_FORGOTTEN"]) / "plans"
+    for turn in range(4):
         child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        time.sleep(float(rng.uniform(2, 7)))
+        if turn:
+            time.sleep(float(rng.uniform(2, 7)))
+        else:
+            while not (plans.is_dir() and any(plans.iterdir())):
+                assert child.poll() is None, "it ended without a plan"
+                time.sleep(0.01)
+            assert child.poll() is None, "else nothing was interrupted"
         victim = rng.choice(["store-0", "store-1", "command"])
         if victim == "command":
             child.kill()

@@ -170,13 +170,6 @@ def test_steps_before_the_first_change_are_taken_over(tmp_path: Path) -> None:
     assert Follower(Request.make(fresh, IDS[late], ()), Adaptive()).follow().plan.first == 29
 
 
-def test_nobody_who_was_trained_on_nothing_to_do(tmp_path: Path) -> None:
-    """A sample without features is in no batch."""
-    journal = make(tmp_path, BATCHES)
-    found = retrain(journal, IDS[:1])
-    assert found.change > 0
-
-
 @pytest.mark.parametrize("method", ["replay", "exact"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_batches_that_lose_all_their_samples(tmp_path: Path, method: str, momentum: float) -> None:
