@@ -1,4 +1,4 @@
-"""What replay says of its own error, against training again, for each loss: seldom less, and never by much."""
+"""What replay says of its own error, against training again, for each loss."""
 
 from __future__ import annotations
 

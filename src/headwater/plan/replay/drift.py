@@ -36,7 +36,7 @@ class Inertia:
         return 1 / (1 - self.momentum)
 
     def most_pull(self, rate: float) -> float:
-        """By how much a direction gets smaller at most, for each unit of reach at this rate, however it bends.
+        """By how much a direction gets smaller at most, for each unit of reach, however it bends.
 
         With momentum, one that bends enough swings, and a swing gets smaller by the root of it a step.
         """
