@@ -133,3 +133,19 @@ def test_want_of_memory_that_is_said_is_not_tried_apart() -> None:
     scarce = Scarce("convolution", 1, NO_MEMORY)
     with pytest.raises(RuntimeError, match=NO_MEMORY), scarce, Relief(lambda: False):
         torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3), torch.zeros(1, 1, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"), [("512", 2**19), ("512k", 2**19), (" 2 M ", 2**21), ("9B", 9), ("1G", 2**30)]
+)
+def test_the_stack_of_a_thread_of_openmp_is_what_it_was_told(
+    asked: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_STACKSIZE", asked)
+    assert apart._openmp_stack() == size
+
+
+@pytest.mark.parametrize("asked", ["", "much", "-1"])
+def test_else_it_is_the_usual_one(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_STACKSIZE", asked)
+    assert apart._openmp_stack() >= 2**23

@@ -6,6 +6,8 @@ fails there, however much memory there is; a thread that begins afterwards makes
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 import threading
 from typing import Any
@@ -22,7 +24,9 @@ STACK = 2**20
 PORTION = 2**15
 """Elements below which torch does not divide a loop."""
 USUAL_STACK = 2**23
-"""Bytes of a thread of OpenMP, if the system sets no limit."""
+"""Bytes of a thread of OpenMP, if nobody says otherwise."""
+UNITS = {"B": 1, "": 2**10, "K": 2**10, "M": 2**20, "G": 2**30}
+"""Of `OMP_STACKSIZE`."""
 
 
 class Apart:
@@ -80,5 +84,8 @@ def _take_threads(count: int) -> None:
 
 def _openmp_stack() -> int:
     """Bytes for each thread that a thread gets for its loops; OpenMP ends a process that lacks them."""
+    asked = re.fullmatch(r"\s*(\d+)\s*([BKMG]?)\s*", os.environ.get("OMP_STACKSIZE", ""), re.IGNORECASE)
+    if asked is not None:
+        return int(asked[1]) * UNITS[asked[2].upper()]
     soft = resource.getrlimit(resource.RLIMIT_STACK)[0]
     return USUAL_STACK if soft == resource.RLIM_INFINITY else max(soft, USUAL_STACK)
