@@ -1,7 +1,8 @@
 """The largest batch under a hard limit on memory: ours against plain training, and against other ways.
 
-Each size is tried in a process of its own with RLIMIT_DATA; glibc gives freed memory back at once, oneDNN keeps
-no scratch memory, and threads of OpenMP have small stacks, for all ways alike. Sizes are found to within a sixteenth. Answers are in `--work`.
+Each size is tried in a process of its own with RLIMIT_DATA; glibc gives freed memory back at once, oneDNN
+keeps no scratch memory, and threads of OpenMP have small stacks, for all ways alike. Sizes are found to
+within a sixteenth. Answers are in `--work`.
 """
 
 from __future__ import annotations
