@@ -26,6 +26,8 @@ class Trace:
         self._written: set[int] = set()
         self.overhead = 0.0
         self.peak = 0
+        self._knows_how = 0.0
+        """Seconds that noting takes, once something was made again: plans are charged with it too."""
 
     def run(self) -> float | None:
         """Seconds that are added; None if the budget was passed all the same."""
@@ -39,7 +41,7 @@ class Trace:
                     leaving.setdefault(ends[access], []).append(place)
             for gone in leaving.pop(access, ()):
                 self._here.discard(gone)
-        return self.overhead if self.peak <= self._budget else None
+        return self.overhead + self._knows_how if self.peak <= self._budget else None
 
     def seconds_back(self, place: int) -> float:
         """What it costs to let it go: its chain from what is here, or a transfer out and back."""
@@ -64,6 +66,7 @@ class Trace:
             self._gone.discard(place)
             again = None if place in self._written else self._chain_seconds(place)
             self.overhead += size / self.rates.read if again is None else again
+            self._knows_how = self._knows_how if again is None else self.record.noting_seconds
         self.peak = max(self.peak, self._held())
 
     def _evict(self, place: int) -> None:
