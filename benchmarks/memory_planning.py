@@ -1,8 +1,8 @@
 """Plans for memory against the best of all plans on small graphs, and against on-line rules on real traces.
 
 All are played on the same virtual clock. LRU swaps, DTR's rule recomputes and swaps what it cannot; both wait
-for each transfer, as on-line rules do. Who recomputes is charged with noting how tensors are made. The rate of
-transfers on traces is made up, so that both ways are worth considering.
+for each transfer, as on-line rules do. Who recomputes is charged with noting how tensors are made. The rate
+of transfers on traces is made up, so that both ways are worth considering.
 """
 
 from __future__ import annotations
