@@ -75,15 +75,33 @@ def test_what_bends_pulls_errors_back() -> None:
     assert found.length == pytest.approx(before * np.exp(-0.3 * 2), rel=1e-4)
 
 
-def test_training_pulls_back_and_adds_nothing() -> None:
+@pytest.mark.parametrize(
+    ("bend", "left"), [(0.1, np.exp(-0.3 * 0.1 * 6)), (2.0, 0.5 ** (0.5 * 3))], ids=["creeps", "swings"]
+)
+def test_training_pulls_back_and_adds_nothing(bend: float, left: float) -> None:
+    """With momentum m, what bends much swings, and a swing gets smaller by the root of m a step."""
     bent = Fitted(lbfgs, 2)
-    bent.observe(AWAY, 2 * AWAY)
+    bent.observe(AWAY, bend * AWAY)
     found = drift(0.5)
     found.approximated(1.0)
     found.computed(1.0, AWAY, bent)
     before = found.length
     found.trained(3.0, bent)
-    assert found.length == pytest.approx(before * np.exp(-0.3 * 2 * 6), rel=1e-3)
+    assert found.length == pytest.approx(before * left, rel=1e-3)
+
+
+def test_a_swing_is_pulled_back_as_a_real_one() -> None:
+    """Gradient descent with momentum on a parabola, whose energy falls by m a step."""
+    rate, momentum, bend = 0.1, 0.9, 1.0
+    place, speed, energy = 1.0, 0.0, []
+    for _ in range(200):
+        speed = momentum * speed + bend * place
+        place -= rate * speed
+        energy.append(rate * speed**2 + bend * place**2)
+    found = np.log(energy[10] / energy[190]) / 180 / 2
+    inertia = Inertia(momentum)
+    assert inertia.most_pull(rate) * rate * inertia.reach == pytest.approx(found, rel=0.05)
+    assert Inertia(0.0).most_pull(rate) == np.inf
 
 
 def test_l2_pulls_back_in_full_and_asking_changes_nothing() -> None:
@@ -98,7 +116,7 @@ def test_l2_pulls_back_in_full_and_asking_changes_nothing() -> None:
 
 def test_what_one_more_prediction_adds_and_how_it_is_pulled_back() -> None:
     bent = Fitted(lbfgs, 2)
-    bent.observe(AWAY, 2 * AWAY)
+    bent.observe(AWAY, 0.2 * AWAY)
     found = Drift(Inertia(0.5, decay=0.1), SIZE, noisy=False)
     found.computed(0.5, AWAY, bent)
     outlook = found.look_ahead(0.5, 3.0, bent)
@@ -106,4 +124,4 @@ def test_what_one_more_prediction_adds_and_how_it_is_pulled_back() -> None:
     found.approximated(0.5)
     found.computed(0.5, AWAY, Flat())
     assert np.sqrt(outlook.fresh.sum()) == pytest.approx(found.length, rel=1e-5)
-    assert outlook.pulls == pytest.approx([0.5 * 2 * (0.3 * 2 + 0.1)])
+    assert outlook.pulls == pytest.approx([0.5 * 2 * (0.3 * 0.2 + 0.1)])
