@@ -21,7 +21,7 @@ def headwater() -> Run:
     def run(*words: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200", **(env or {})}
         command = [sys.executable, "-m", "headwater.cli", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=480)
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
 
     return run
 

@@ -31,7 +31,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
-@pytest.mark.timeout(1000)  # the whole demo, twice
+@pytest.mark.timeout(600)  # the whole demo, twice
 def test_the_demo_trains_resumes_and_reports(headwater_json: Any, headwater: Any, out: Path) -> None:
     words = ("demo", "--out", out, "--count", 240, "--epochs", 1)
     found = headwater_json(*words)

@@ -29,7 +29,7 @@ from stores import StoreProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 DRAIN = 4.0
-ENDING = 8.0
+ENDING = 3.0
 """Seconds that a store may take to end once it has drained, on a machine that is busy."""
 
 

@@ -136,7 +136,7 @@ def test_want_of_memory_that_is_said_is_not_tried_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "size"), [("512", 2**19), ("512k", 2**19), (" 2 M ", 2**21), ("9B", 9), ("1G", 2**30)]
+    ("asked", "size"), [("512", 2**19), ("512k", 2**19), (" 2 M ", 2**21), ("16384B", 2**14), ("1G", 2**30)]
 )
 def test_the_stack_of_a_thread_of_openmp_is_what_it_was_told(
     asked: str, size: int, monkeypatch: pytest.MonkeyPatch
@@ -145,7 +145,7 @@ def test_the_stack_of_a_thread_of_openmp_is_what_it_was_told(
     assert apart._openmp_stack() == size
 
 
-@pytest.mark.parametrize("asked", ["", "much", "-1"])
+@pytest.mark.parametrize("asked", ["", "much", "-1", "9B"])
 def test_else_it_is_the_usual_one(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_STACKSIZE", asked)
     assert apart._openmp_stack() >= 2**23

@@ -65,16 +65,19 @@ def train(path: Path, data: Features, batches: Batches, loss: str, momentum: flo
 def test_what_is_found_is_as_near_as_was_asked_and_said(
     loss: str, run: str, momentum: float, tmp_path: Path
 ) -> None:
+    methods = []
     for seed, count in ((0, 3), (1, 20)):
         journal = train(tmp_path / str(seed), make(loss, seed), RUNS[run], loss, momentum)
         gone = journal.data.ids[7 : 7 + count]
         found = retrain(journal, gone, tolerance=TOLERANCE)
         apart = ratio(journal, found, remove=gone)
+        methods.append(found.method)
         if found.method == "exact":
             continue
         assert found.error is not None
         assert apart < TOLERANCE
         assert apart < max(2 * found.error, 0.005), "the estimate must tell"
+    assert "replay" in methods, "else nothing was told"
 
 
 def test_an_estimate_beyond_the_limit_trains_again(tmp_path: Path) -> None:

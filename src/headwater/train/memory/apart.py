@@ -25,6 +25,8 @@ PORTION = 2**15
 """Elements below which torch does not divide a loop."""
 USUAL_STACK = 2**23
 """Bytes of a thread of OpenMP, if nobody says otherwise."""
+LEAST_STACK = 2**14
+"""Bytes, below which the system refuses a stack and OpenMP takes the usual one."""
 UNITS = {"B": 1, "": 2**10, "K": 2**10, "M": 2**20, "G": 2**30}
 """Of `OMP_STACKSIZE`."""
 
@@ -85,7 +87,8 @@ def _take_threads(count: int) -> None:
 def _openmp_stack() -> int:
     """Bytes for each thread that a thread gets for its loops; OpenMP ends a process that lacks them."""
     asked = re.fullmatch(r"\s*(\d+)\s*([BKMG]?)\s*", os.environ.get("OMP_STACKSIZE", ""), re.IGNORECASE)
-    if asked is not None:
-        return int(asked[1]) * UNITS[asked[2].upper()]
+    size = int(asked[1]) * UNITS[asked[2].upper()] if asked is not None else 0
+    if size >= LEAST_STACK:
+        return size
     soft = resource.getrlimit(resource.RLIMIT_STACK)[0]
     return USUAL_STACK if soft == resource.RLIM_INFINITY else max(soft, USUAL_STACK)

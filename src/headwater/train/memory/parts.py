@@ -78,8 +78,11 @@ class OneGradientAtATime:
 
 
 class FewChannelsAtATime:
-    """A batch norm's backward step, in which no channel has to do with another; its kernel takes some four
-    times its input at once. Only for images, whose kernel goes through one channel after the other."""
+    """A batch norm's backward step, in which no channel has to do with another.
+
+    Its kernel takes large tensors beside its results. Only for images, of which it takes one channel after
+    the other.
+    """
 
     PIECES = 8
     LEAST = 2
