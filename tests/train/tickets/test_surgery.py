@@ -197,6 +197,57 @@ def test_channels_that_cannot_go_without_a_trace_stay(caplog: pytest.LogCaptureF
     )
 
 
+class Halves(nn.Module):
+    """One half of the channels times the other: what one loses, the other loses too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))
+        self.plain = nn.Sequential(nn.Conv2d(8, 12, 3, bias=False), nn.BatchNorm2d(12), nn.ReLU())
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.both(x).chunk(2, 1)
+        logits: torch.Tensor = self.head(self.plain(one * other).mean((2, 3)))
+        return logits
+
+
+def grouped(groups: int, middle: int = 32, after: int = 32) -> nn.Module:
+    """A ResNeXt's block, with plain layers around it."""
+    sizes = ((3, 16, 1), (16, middle, 1), (middle, after, groups), (after, 16, 1))
+    layers = [
+        nn.Sequential(nn.Conv2d(a, b, 3, groups=g, bias=False), nn.BatchNorm2d(b), nn.ReLU())
+        for a, b, g in sizes
+    ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("make_model", "whole", "cut"),
+    [
+        (lambda: grouped(2), "1.0, 2.0", ["0.0", "3.0"]),
+        (lambda: grouped(8), "1.0, 2.0", ["0.0", "3.0"]),
+        (lambda: grouped(2, 4, 4), "1.0, 2.0", ["0.0", "3.0"]),
+        (lambda: grouped(16, 16, 32), "1.0, 2.0", ["0.0", "3.0"]),
+        (Halves, "both.0", ["plain.0"]),
+    ],
+    ids=["2 groups", "8 groups", "2 groups of 2", "2 channels of each", "halves"],
+)
+def test_layers_that_lose_more_than_a_channel_stay_whole(
+    make_model: Callable[[], nn.Module], whole: str, cut: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = make_model()
+    groups = find_exact_groups(model, images(1))
+    assert [group.name for group in groups] == cut
+    assert f"channels of {whole} cannot be removed exactly" in caplog.text
+    plan = plan_of(model, groups, 0.5)
+    operate(model, cuts_of(model, plan))
+    widths = {name: len(model.get_submodule(name).weight) for name in cut}  # type: ignore[arg-type]
+    assert widths == dict(zip(plan.channels.names, plan.widths, strict=True))
+    assert model(images()).isfinite().all()
+
+
 def test_a_model_that_cannot_be_traced_is_refused() -> None:
     with pytest.raises(ModelError, match=r"cannot be traced on an input of \(1, 3, 2, 2\).*`example`"):
         find_exact_groups(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), torch.zeros(1, 3, 2, 2))
