@@ -248,6 +248,33 @@ def test_layers_that_lose_more_than_a_channel_stay_whole(
     assert model(images()).isfinite().all()
 
 
+class Giving(nn.Module):
+    """Two results in the form of `shape`; the second alone shows a sigmoid after a batch norm."""
+
+    def __init__(self, shape: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        super().__init__()
+        self.body, self.shape = make("VGG"), shape
+        self.side = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Sigmoid())
+        self.end = nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.shape(self.body(x), self.end(self.side(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda one, two: (one, two),
+        lambda one, two: [one, (two,)],
+        lambda one, two: {"out": one, "aux": {"deep": [two]}, "best": one.argmax(1), "none": one[:0]},
+    ],
+    ids=["tuple", "list", "dict"],
+)
+def test_all_that_a_model_gives_counts(shape: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    names = [group.name for group in find_exact_groups(Giving(shape), images(1))]
+    assert names == ["body.0.0", "body.1.0", "body.2.0"]
+
+
 def test_a_model_that_cannot_be_traced_is_refused() -> None:
     with pytest.raises(ModelError, match=r"cannot be traced on an input of \(1, 3, 2, 2\).*`example`"):
         find_exact_groups(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), torch.zeros(1, 3, 2, 2))

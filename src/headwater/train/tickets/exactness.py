@@ -98,10 +98,28 @@ def _check_lost(model: nn.Module, cuts: Cuts, wanted: Mapping[str, Places]) -> N
             raise ModelError(f"{name} would lose {lost} channels, not {len(wanted.get(name, ()))}")
 
 
-def _check_same(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    apart = (found - wanted).abs().max() if found.shape == wanted.shape else torch.tensor(torch.inf)
-    if not apart <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
-        raise ModelError(f"the model would give something else, by up to {float(apart):.2g}")
+def _check_same(found: object, wanted: object) -> None:
+    given, silent = list(_tensors(found)), list(_tensors(wanted))
+    shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (given, silent)]
+    if not silent or shapes[0] != shapes[1]:
+        raise ModelError(f"the model would give tensors of {shapes[0]}, not of {shapes[1]}")
+    for one, other in zip(given, silent, strict=True):
+        apart, most = _largest(one - other), max(1.0, _largest(other))
+        if not apart <= _TOLERANCE * most:
+            raise ModelError(f"the model would give something else, by {apart:.2g} of {most:.2g}")
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def _tensors(result: object) -> Iterator[torch.Tensor]:
+    """All that a model gives, which may be in tuples, lists and dicts; whole numbers and booleans too."""
+    if isinstance(result, torch.Tensor):
+        yield result.to(torch.complex128)
+    elif isinstance(result, tuple | list | Mapping):
+        for part in result.values() if isinstance(result, Mapping) else result:
+            yield from _tensors(part)
 
 
 def _sift(copied: nn.Module, example: torch.Tensor, groups: list[Group]) -> list[Group]:
