@@ -183,6 +183,76 @@ def test_a_slim_model_is_not_made_slim_again() -> None:
         loop.bird.load_state_dict(loop.bird.state_dict())
 
 
+class Whole:
+    """A model, its optimiser and its bird just before `slim`, and what they are."""
+
+    def __init__(self) -> None:
+        loop = self.loop = Loop()
+        loop.bird.slim = lambda *_: None  # type: ignore[assignment,method-assign]
+        loop.run(6)
+        del loop.bird.slim  # type: ignore[method-assign]
+        assert loop.bird.plan is not None
+
+    def state(self) -> dict[str, Any]:
+        own, loop = {}, self.loop
+        for name, module in loop.model.named_modules():
+            own[f"{name} is"] = repr(module)
+        for name, value in loop.model.state_dict(keep_vars=True).items():
+            own[name] = (value.tolist(), None if value.grad is None else value.grad.tolist())
+            moments = loop.optimizer.state.get(value, {})
+            own[f"{name} keeps"] = {key: moment.tolist() for key, moment in moments.items()}
+        return own | {"bird": loop.bird.state_dict(), "ticket": loop.bird.ticket}
+
+
+GOOD = [images(seed=seed) for seed in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("batches", "kind", "reason"),
+    [
+        ([{"images": images()}], WrongUse, "a batch is dict"),
+        ([[]], WrongUse, "a batch is list"),
+        ([*GOOD, "x"], WrongUse, "a batch is str"),
+        ([*GOOD, images()[:, :2]], RuntimeError, "channels"),
+        (3, TypeError, "not iterable"),
+    ],
+)
+def test_batches_that_are_no_good_change_nothing(batches: Any, kind: type[Exception], reason: str) -> None:
+    whole = Whole()
+    before = whole.state()
+    with pytest.raises(kind, match=reason):
+        whole.loop.bird.slim(whole.loop.optimizer, batches)
+    assert whole.state() == before
+    whole.loop.bird.slim(whole.loop.optimizer, GOOD)
+    straight = Whole()
+    straight.loop.bird.slim(straight.loop.optimizer, GOOD)
+    assert {**whole.state(), "ticket": None} == {**straight.state(), "ticket": None}
+
+
+def test_a_model_that_does_not_run_when_it_is_cut_is_left_as_it_was() -> None:
+    whole = Whole()
+    blocks = whole.loop.model.get_submodule("0.3")
+    old, other = blocks.get_submodule("two.0"), nn.Conv2d(32, 32, 3, padding=1, bias=False, groups=8)
+    blocks.get_submodule("two")[0] = other  # type: ignore[index]
+    before = whole.state()
+    with pytest.raises(ModelError, match=r"the model does not run.*nothing was changed; make an EarlyBird"):
+        whole.loop.bird.slim(whole.loop.optimizer, GOOD)
+    assert whole.state() == before
+    assert whole.loop.model(images()).isfinite().all()
+    blocks.get_submodule("two")[0] = old  # type: ignore[index]
+    assert whole.loop.bird.slim(whole.loop.optimizer, GOOD).after.parameters > 0
+
+
+def test_an_optimiser_that_cannot_be_cut_is_refused_before_batches_are_read() -> None:
+    whole, batches = Whole(), iter(GOOD)
+    whole.loop.optimizer.state[next(whole.loop.model.parameters())]["history"] = torch.zeros(7, 7)
+    before = whole.state()
+    with pytest.raises(ModelError, match="SGD keeps history"):
+        whole.loop.bird.slim(whole.loop.optimizer, batches)
+    assert whole.state() == before
+    assert len(list(batches)) == len(GOOD)
+
+
 @pytest.mark.parametrize("rule", [MaskDistance(), SettledMask(limit=0.3)])
 def test_the_state_of_another_run_is_refused(rule: Rule) -> None:
     loop = Loop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,14 +15,15 @@ from headwater.errors import ModelError, StateMismatch, WrongUse
 from headwater.plan.prune import Channels, Look, PrunePlan, Rule, Watch
 from headwater.plan.prune.rules import find_rule
 from headwater.train.tickets.costs import measure_cost
-from headwater.train.tickets.cuts import find_cuts
-from headwater.train.tickets.exactness import find_exact_groups
+from headwater.train.tickets.cuts import Cuts
+from headwater.train.tickets.exactness import cut_exactly, find_exact_groups
 from headwater.train.tickets.hardware import channel_multiple
 from headwater.train.tickets.lowbits import Rounding
 from headwater.train.tickets.scales import Scales
-from headwater.train.tickets.statistics import recalibrate
-from headwater.train.tickets.surgery import operate
+from headwater.train.tickets.statistics import recalibrate, take_statistics
+from headwater.train.tickets.surgery import cut_state, operate, tensors_of
 from headwater.train.tickets.ticket import Shape, Ticket
+from headwater.train.tickets.tracing import copy_of
 
 _USUAL_IMAGE = (1, 3, 224, 224)
 
@@ -77,7 +79,7 @@ class EarlyBird:
                 f"{type(model).__name__} has no channels that can be removed exactly; "
                 "they must go through batch norms"
             )
-        self._scales = Scales(model, groups)
+        self._groups, self._scales = groups, Scales(model, groups)
         self._watch = Watch(
             self._scales.channels,
             ratio=ratio,
@@ -134,22 +136,35 @@ class EarlyBird:
         Parameters stay the objects that they are. `batches` of training inputs give batch norms their
         statistics anew: without any, the model is no good before it has trained on. Wrap a model for
         several devices, or compile it, anew afterwards.
+
+        All of it is done to a copy first: when this raises, model, optimiser and bird are as they were.
+        `ModelError` for a model that cannot be cut so, or an optimiser's state that cannot be cut alike,
+        `WrongUse` for batches of something else.
         """
         plan = self.plan
         if plan is None or self._ticket is not None:
             said = "no ticket was drawn yet" if plan is None else "the model is slim already"
             raise WrongUse(f"{said}; call slim once, when observe says so")
-        before = measure_cost(self._model, self._example)
-        shape = self._cut(plan, optimizer)
-        self._ticket = Ticket(plan, shape, before, measure_cost(self._model, self._example))
-        recalibrate(self._model, batches)
+        cuts, before = self._cuts(plan), measure_cost(self._model, self._example)
+        if optimizer is not None:
+            cut_state(self._model, cuts.tensors, optimizer)  # before batches are read, which may be once only
+        tried = copy.deepcopy(self._model)
+        operate(tried, cuts)
+        recalibrate(tried, batches)
+        after, own = measure_cost(tried, self._example), tensors_of(tried)
+        operate(self._model, cuts, optimizer)
+        take_statistics(self._model, tried)
+        shape = Shape(cuts.attributes, {name: tuple(own[name].shape) for name in cuts.tensors})
+        self._ticket = Ticket(plan, shape, before, after)
         return self._ticket
 
-    def _cut(self, plan: PrunePlan, optimizer: torch.optim.Optimizer | None) -> Shape:
-        cuts = find_cuts(self._model, self._example, plan.drops())
-        operate(self._model, cuts, optimizer)
-        own = self._model.state_dict()
-        return Shape(cuts.attributes, {name: tuple(own[name].shape) for name in cuts.tensors})
+    def _cuts(self, plan: PrunePlan) -> Cuts:
+        try:
+            return cut_exactly(copy_of(self._model), self._example, self._groups, plan.drops())
+        except ModelError as error:
+            raise ModelError(
+                f"{error}; nothing was changed; make an EarlyBird of the model as it is now"
+            ) from error
 
     def state_dict(self) -> dict[str, Any]:
         """Where the search stands, as plain data; the weights are the model's own to save."""

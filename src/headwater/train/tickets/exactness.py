@@ -51,9 +51,9 @@ def cut_exactly(
     these channels silent. The copy is not changed.
     """
     masked, slim = copy.deepcopy(copied), copy.deepcopy(copied)
-    mask(masked, groups, drops)
     inputs = _noise((_IMAGES, *example.shape[1:]), seed=1)
     try:
+        mask(masked, groups, drops)
         cuts = find_cuts(copied, example, drops)
         operate(slim, cuts)
         with torch.no_grad():

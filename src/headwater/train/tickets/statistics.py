@@ -38,6 +38,15 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> int:
     return count
 
 
+def take_statistics(model: nn.Module, other: nn.Module) -> None:
+    """Give batch norms of a model the statistics of those of another one of the same shape."""
+    with torch.no_grad():
+        for layer, like in zip(model.modules(), other.modules(), strict=True):
+            if isinstance(layer, _BatchNorm):
+                for own, value in zip(layer.buffers(), like.buffers(), strict=True):
+                    own.copy_(value)
+
+
 def _begin(norms: Iterable[_BatchNorm]) -> None:
     for layer in norms:
         layer.reset_running_stats()

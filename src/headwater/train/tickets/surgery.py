@@ -17,7 +17,7 @@ def operate(model: nn.Module, cuts: Cuts, optimizer: torch.optim.Optimizer | Non
     Parameters stay the objects that they are, so optimisers and schedulers go on. Raises `ModelError`
     before anything changes for a state that cannot be cut.
     """
-    moments = [] if optimizer is None else _cut_state(model, cuts.tensors, optimizer)
+    moments = [] if optimizer is None else cut_state(model, cuts.tensors, optimizer)
     held = tensors_of(model)
     slim = {name: cut.apply(held[name]) for name, cut in cuts.tensors.items()}
     reshape(model, slim, cuts.attributes)
@@ -49,10 +49,13 @@ def _replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
     tensor.data = value
 
 
-def _cut_state(
+def cut_state(
     model: nn.Module, cuts: Mapping[str, Cut], optimizer: torch.optim.Optimizer
 ) -> list[tuple[dict[str, object], str, torch.Tensor]]:
-    """What is to be put where, when all of it is known."""
+    """What is to be put where in an optimiser's state; nothing is changed.
+
+    Raises `ModelError` for a state that cannot be cut.
+    """
     found: list[tuple[dict[str, object], str, torch.Tensor]] = []
     for name, parameter in model.named_parameters():
         if name not in cuts or parameter not in optimizer.state:
