@@ -29,7 +29,10 @@ NAMES = [f"kind {number}" for number in range(CLASSES)]
 
 
 def make_slim(kind: str, ratio: float = 0.5) -> tuple[nn.Module, Ticket]:
-    model = make(kind)
+    return slimmed(make(kind), ratio)
+
+
+def slimmed(model: nn.Module, ratio: float = 0.5) -> tuple[nn.Module, Ticket]:
     rule = SettledMask(deadline=1e-9, every=1)
     bird = hw.EarlyBird(model, ratio=ratio, steps=10, rule=rule, round_to=1, example=images(1))
     assert bird.observe(lr=0.1)
@@ -65,6 +68,27 @@ def test_weights_of_later_are_saved_with_the_same_manifest(tmp_path: Path) -> No
     ticket.save(tmp_path, model)
     hw.load_ticket(tmp_path, again := make("VGG", seed=3))
     assert torch.equal(next(again.parameters()), next(model.parameters()))
+
+
+class Aliased(nn.Module):
+    """Layers by a second name too, as a list of stages beside the stages."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.body = make("VGG", seed)
+        self.first, self.again = self.body.get_submodule("0"), nn.ModuleList([self.body])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.again[0](x)
+        return logits
+
+
+def test_a_model_of_which_layers_have_several_names_comes_back(tmp_path: Path) -> None:
+    model, ticket = slimmed(Aliased())
+    ticket.save(tmp_path, model)
+    again = Aliased(seed=7)
+    assert hw.load_ticket(tmp_path, again).shape == ticket.shape
+    assert torch.equal(again.eval()(images()), model.eval()(images()))
 
 
 def test_a_model_that_it_was_not_made_of_is_refused_and_left_as_it_was(tmp_path: Path) -> None:

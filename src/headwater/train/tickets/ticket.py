@@ -131,8 +131,7 @@ def load_ticket(folder: str | os.PathLike[str], model: nn.Module) -> Ticket:
         raise ModelRefused(f"the weights in {target} are not those of its manifest; save the ticket again")
     tensors = weights.parse(memoryview(content))
     _check_shape(manifest.shape, model)
-    held = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} | manifest.shape.tensors
-    found = {name: array.shape for name, array in tensors.items()}
+    held, found = _slim(model, manifest.shape), {name: array.shape for name, array in tensors.items()}
     if found != held:
         name = min(name for name in found.keys() | held.keys() if found.get(name) != held.get(name))
         raise ModelRefused(
@@ -183,6 +182,14 @@ def _check_shape(shape: Shape, model: nn.Module) -> None:
         dense = tuple(tensors[name].shape) if name in tensors else None
         if not _is_within(edges, dense):
             raise ModelRefused(f"{name} is {edges} in the file and {dense} in the model; give the dense one")
+
+
+def _slim(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Shapes of a state dict when the model is slim; of a tensor's several names, `shape` has one."""
+    own = tensors_of(model)
+    changed = {id(own[name]): edges for name, edges in shape.tensors.items()}
+    state = model.state_dict(keep_vars=True)
+    return {name: changed.get(id(tensor), tuple(tensor.shape)) for name, tensor in state.items()}
 
 
 def _is_within(value: object, dense: object) -> bool:
