@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,8 +26,8 @@ def test_exactly_the_ratio_goes_rounded_down(ratio: float, gone: int) -> None:
     assert np.count_nonzero(~mask_at(LAYERS, RISING, ratio).keep) == gone
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.05, 1.0, -0.5])
-def test_a_ratio_that_removes_nothing_or_all_is_refused(ratio: float) -> None:
+@pytest.mark.parametrize("ratio", [0.0, 0.05, 1.0, -0.5, np.nan, np.inf, -np.inf, None, "0.5"])
+def test_a_ratio_that_removes_nothing_or_all_is_refused(ratio: Any) -> None:
     with pytest.raises(WrongUse, match="of 10 channels"):
         mask_at(LAYERS, RISING, ratio)
 

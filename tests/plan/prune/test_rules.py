@@ -186,7 +186,14 @@ def test_there_is_no_look_after_the_plan() -> None:
         lambda: SettledMask(deadline=1.5),
         lambda: SettledMask(memory=1.0),
         lambda: find_rule("tea leaves"),
+        lambda: find_rule(None),  # type: ignore[arg-type]
+        lambda: find_rule(SettledMask),  # type: ignore[arg-type]
+        lambda: find_rule([]),  # type: ignore[arg-type]
         lambda: Watch(CHANNELS, ratio=0.5, steps=0, rule=SettledMask()),
+        lambda: Watch(CHANNELS, ratio=0.5, steps=float("nan"), rule=SettledMask()),  # type: ignore[arg-type]
+        lambda: Watch(CHANNELS, ratio=0.5, steps=4.5, rule=SettledMask()),  # type: ignore[arg-type]
+        lambda: Watch(CHANNELS, ratio=0.5, steps=None, rule=SettledMask()),  # type: ignore[arg-type]
+        lambda: Watch(CHANNELS, ratio=0.5, steps=10, rule=SettledMask(), multiple=1.5),  # type: ignore[arg-type]
         lambda: Watch(CHANNELS, ratio=1.0, steps=10, rule=SettledMask()),
         lambda: watch(SettledMask()).observe(1, np.ones(3), rate=0.1),
         lambda: Channels(("one",), (0,)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -171,6 +173,53 @@ def test_what_cannot_be_is_refused() -> None:
         bird.slim()
     with pytest.raises(ModelError, match="Sequential has no channels that can be removed exactly"):
         make_bird(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 4)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"l1": float("nan")}, "l1 is nan"),
+        ({"l1": float("inf")}, "l1 is inf"),
+        ({"l1": "1e-4"}, "l1 is '1e-4'"),
+        ({"example": torch.zeros(())}, r"example is tensor\(0\.\)"),
+        ({"example": "photo"}, "example is 'photo'"),
+        ({"rule": None}, "there is no rule None; choose from distance, settled, or give an object"),
+        ({"steps": float("nan")}, "steps nan and multiple 1 must be whole numbers"),
+        ({"round_to": 1.5}, r"multiple 1\.5 must be whole numbers"),
+        ({"ratio": float("nan")}, "ratio nan"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_no_numbers_are_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(WrongUse, match=reason):
+        make_bird(make("VGG"), **settings)
+
+
+def test_an_example_of_no_image_counts_as_one() -> None:
+    bird = make_bird(make("VGG"), example=images(8)[:0], rule=SettledMask(deadline=1e-9, every=1))
+    assert bird.observe(lr=0.1)
+    assert bird.slim().after.macs > 0
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d())
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):
+        return torch.jit.script(make("VGG"))  # type: ignore[no-untyped-call]
+
+
+def normed() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):
+        nn.utils.weight_norm((model := make("VGG")).get_submodule("0.0"))
+    return model
+
+
+@pytest.mark.parametrize("make_model", [lazy, scripted, normed])
+def test_a_model_that_cannot_be_copied_is_refused(make_model: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ModelError, match=r"cannot be copied: .*; give a torch module that is not scripted"):
+        make_bird(make_model())
 
 
 def test_a_slim_model_is_not_made_slim_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -84,7 +86,7 @@ def test_zeros_stay_zeros() -> None:
     assert leaf.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("bits", [1, 9])
-def test_bits_that_are_not_simulated_are_refused(bits: int) -> None:
+@pytest.mark.parametrize("bits", [1, 9, 4.5, float("nan"), "8"])
+def test_bits_that_are_not_simulated_are_refused(bits: Any) -> None:
     with pytest.raises(WrongUse, match="2 to 8"):
         Rounding(bits)

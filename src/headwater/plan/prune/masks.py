@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,11 @@ class Mask:
 
 def count_removed(channels: Channels, ratio: float) -> int:
     """How many channels go at a ratio; raises `WrongUse` for one that leaves all, or none."""
-    count = int(ratio * len(channels) + 1e-9)
+    share = float(ratio) if isinstance(ratio, int | float) and math.isfinite(ratio) else 0.0
+    count = int(share * len(channels) + 1e-9)
     if not 0 < count < len(channels):
         raise WrongUse(
-            f"ratio {ratio} removes {count} of {len(channels):,} channels; give one between 0 and 1 that "
+            f"ratio {ratio!r} removes {count} of {len(channels):,} channels; give one between 0 and 1 that "
             "removes some and leaves some"
         )
     return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headwater.errors import WrongUse
 from headwater.plan.prune.look import Look
@@ -12,6 +12,7 @@ from headwater.plan.prune.mask_distance import MaskDistance
 from headwater.plan.prune.settled_mask import SettledMask
 
 
+@runtime_checkable
 class Rule(Protocol):
     """When the ticket is drawn; pure, so that the same looks give the same answer."""
 
@@ -36,8 +37,8 @@ RULES: MappingProxyType[str, Callable[[], Rule]] = MappingProxyType(
 
 def find_rule(rule: str | Rule) -> Rule:
     """The rule of this name, or the one that was given."""
-    if not isinstance(rule, str):
+    if isinstance(rule, Rule) and not isinstance(rule, type):
         return rule
-    if rule not in RULES:
-        raise WrongUse(f"there is no rule {rule!r}; choose from {', '.join(RULES)}")
+    if not isinstance(rule, str) or rule not in RULES:
+        raise WrongUse(f"there is no rule {rule!r}; choose from {', '.join(RULES)}, or give an object")
     return RULES[rule]()

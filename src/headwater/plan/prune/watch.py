@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -37,11 +38,11 @@ class Watch:
     def __init__(
         self, channels: Channels, *, ratio: float, steps: int, rule: Rule, multiple: int = 1
     ) -> None:
-        if steps < 1 or multiple < 1:
-            raise WrongUse(f"steps {steps} and multiple {multiple} must be at least 1")
+        if not all(isinstance(number, Integral) and number >= 1 for number in (steps, multiple)):
+            raise WrongUse(f"steps {steps!r} and multiple {multiple!r} must be whole numbers, at least 1")
         count_removed(channels, ratio)
-        self.channels, self.ratio, self._steps = channels, ratio, steps
-        self._rule, self._multiple = rule, multiple
+        self.channels, self.ratio, self._steps = channels, float(ratio), int(steps)
+        self._rule, self._multiple = rule, int(multiple)
         self._looks: tuple[Look, ...] = ()
         self._scales: NDArray[np.float64] = np.empty(0)
         self._plan: PrunePlan | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -53,7 +54,7 @@ class EarlyBird:
     224 pixels. With `bits` the search is simulated in so many, see `searching`.
 
     The slim model is another model: this changes results. Raises `ModelError` for a model that cannot be
-    traced or has no channels that can be removed exactly.
+    copied or traced or has no channels that can be removed exactly.
     """
 
     def __init__(
@@ -68,10 +69,9 @@ class EarlyBird:
         example: torch.Tensor | None = None,
         bits: int | None = None,
     ) -> None:
-        if l1 < 0:
-            raise WrongUse(f"l1 is {l1}; it must not be negative")
-        self._model, self._l1 = model, l1
-        self._example = torch.zeros(_USUAL_IMAGE) if example is None else torch.zeros(example[:1].shape)
+        if not isinstance(l1, int | float) or not 0 <= l1 < math.inf:
+            raise WrongUse(f"l1 is {l1!r}; it must be a number, and not negative")
+        self._model, self._l1, self._example = model, float(l1), _blank(example)
         self._rounding = None if bits is None else Rounding(bits)
         groups = find_exact_groups(model, self._example)
         if not groups:
@@ -189,3 +189,12 @@ class EarlyBird:
         self._step = found.step
         if found.slim:
             self.slim()
+
+
+def _blank(example: torch.Tensor | None) -> torch.Tensor:
+    """One input of this shape."""
+    if example is None:
+        return torch.zeros(_USUAL_IMAGE)
+    if not isinstance(example, torch.Tensor) or not example.ndim:
+        raise WrongUse(f"example is {example!r}; give a tensor of inputs, of which the shape counts")
+    return torch.zeros(1, *example.shape[1:])

@@ -26,8 +26,8 @@ class Rounding(TorchFunctionMode):
 
     def __init__(self, bits: int) -> None:
         super().__init__()
-        if not 2 <= bits <= 8:
-            raise WrongUse(f"bits is {bits}; 2 to 8 can be simulated")
+        if not isinstance(bits, int) or not 2 <= bits <= 8:
+            raise WrongUse(f"bits is {bits!r}; 2 to 8 can be simulated")
         self._levels = 2 ** (bits - 1) - 1
 
     def __torch_function__(

@@ -45,8 +45,18 @@ class Group:
 
 
 def copy_of(model: nn.Module) -> nn.Module:
-    """A copy to trace: on the CPU, in double precision, trainable, because tracing follows gradients."""
-    return copy.deepcopy(model).cpu().double().requires_grad_(True).eval()
+    """A copy to trace: on the CPU, in double precision, trainable, because tracing follows gradients.
+
+    Raises `ModelError` for a model that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model).cpu().double().requires_grad_(True).eval()
+    except Exception as error:  # whatever a module does when it is copied
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"{type(model).__name__} cannot be copied: {reason}; give a torch module that is not scripted, "
+            "ran once if it is lazy, and has weight norm as a parametrization"
+        ) from error
 
 
 def trace(copied: nn.Module, example: torch.Tensor) -> DependencyGraph:
