@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwater.errors import ModelError, WrongUse
-from headwater.plan.prune import Channels, make_plan
+from headwater.errors import ModelError, StateMismatch, WrongUse
+from headwater.plan.prune import Channels, PrunePlan, make_plan
 from headwater.plan.prune.masks import mask_at, widen
 
 LAYERS = Channels(("one", "two"), (4, 6))
@@ -65,6 +65,15 @@ def test_layers_are_rounded_up_with_the_best_that_would_go() -> None:
     assert LAYERS.widths(wide) == (4, 4)
     assert np.flatnonzero(wide & ~keep).tolist() == [0, 1, 6]
     assert LAYERS.widths(widen(LAYERS, RISING, keep, multiple=8)) == (4, 6)  # no more than there are
+
+
+@pytest.mark.parametrize(
+    "change", [{"keep": "0000"}, {"keep": "0fc0"}, {"step": -3}, {"ratio": 7.0}, {"ratio": np.nan}], ids=str
+)
+def test_a_plan_that_no_rule_makes_is_refused(change: dict[str, Any]) -> None:
+    state = make_plan(LAYERS, RISING, ratio=0.5).to_dict()
+    with pytest.raises(StateMismatch, match="this is not a plan of channels: ratio"):
+        PrunePlan.from_dict({**state, **change})
 
 
 def test_a_plan_comes_back_from_plain_data() -> None:

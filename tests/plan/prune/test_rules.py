@@ -235,6 +235,7 @@ def test_the_state_of_another_run_is_refused() -> None:
     for damaged in (
         {**state, "format": 2},
         {**state, "scales": [1.0]},
+        {**state, "scales": [np.nan] * len(CHANNELS)},
         {**state, "looks": [{**state["looks"][0], "keep": "00"}]},
         {"format": 1},
     ):

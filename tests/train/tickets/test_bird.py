@@ -312,6 +312,24 @@ def test_the_state_of_another_run_is_refused(rule: Rule) -> None:
         Loop().bird.load_state_dict(loop.model.state_dict())
 
 
+def test_a_state_that_was_put_together_is_refused_and_nothing_changes() -> None:
+    loop = Loop()
+    loop.run(10)
+    state = loop.bird.state_dict()
+    watch = state["watch"]
+    nothing = "0" * len(watch["plan"]["keep"])
+    for change, reason in (
+        ({"step": -1}, "of step -1"),
+        ({"watch": {**watch, "plan": None}}, "a slim model without a plan"),
+        ({"watch": {**watch, "plan": {**watch["plan"], "keep": nothing}}}, "channels are no plan's"),
+    ):
+        other = Loop()
+        before = other.bird.state_dict()
+        with pytest.raises(StateMismatch, match=reason):
+            other.bird.load_state_dict({**state, **change})
+        assert other.bird.state_dict() == before
+
+
 def test_training_that_ran_away_is_said() -> None:
     model = make("VGG")
     bird = make_bird(model, rule=SettledMask(every=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from headwater.models import Registry
 from headwater.models.export import export
 from headwater.models.runtime import Engine
 from headwater.models.split import split
+from headwater.models.version import digest_of
 from headwater.plan.prune import SettledMask
 from headwater.train.tickets import Ticket
 from prunable import CLASSES, KINDS, SIZE, images, make
@@ -66,8 +68,10 @@ def test_weights_of_later_are_saved_with_the_same_manifest(tmp_path: Path) -> No
     with torch.no_grad():
         next(model.parameters()).mul_(2)
     ticket.save(tmp_path, model)
-    hw.load_ticket(tmp_path, again := make("VGG", seed=3))
-    assert torch.equal(next(again.parameters()), next(model.parameters()))
+    again = make("VGG", seed=3)
+    for _ in range(2):  # a model that is slim already takes them too
+        hw.load_ticket(tmp_path, again)
+        assert torch.equal(next(again.parameters()), next(model.parameters()))
 
 
 class Aliased(nn.Module):
@@ -114,32 +118,93 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         hw.load_ticket(tmp_path / "one", make("VGG"))
 
 
+def modules(numbers: dict[str, object]) -> dict[str, Any]:
+    return {"shape": {"modules": {"0.0": numbers}, "tensors": {}}}
+
+
+def tensors(*edges: int) -> dict[str, Any]:
+    return {"shape": {"modules": {}, "tensors": {"0.0.weight": edges}}}
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"format": 2},
-        {"plan": {}},
-        {"more": 1},
-        {"shape": {"modules": {"0.0": {"out_channels": 10**9}}, "tensors": {}}},
-        {"shape": {"modules": {"0.0": {"training": 1}}, "tensors": {}}},
-        {"shape": {"modules": {"0.0": {"forward": 1}}, "tensors": {}}},
-        {"shape": {"modules": {}, "tensors": {"0.0.weight": [10**9, 3, 3, 3]}}},
-        {"shape": {"modules": {}, "tensors": {"0.0.weight": [-1, 3, 3, 3]}}},
-        {"shape": {"modules": {}, "tensors": {"0.0.weight": [4]}}},
-        {"shape": {"modules": {}, "tensors": {}}},
+        ({"format": 2}, "has format 2"),
+        ({"plan": {}}, "missing required field"),
+        ({"more": 1}, "unknown field `more`"),
+        (modules({"out_channels": 10**9}), r"0\.0\.out_channels is 1000000000 in the file and 16"),
+        (modules({"training": 1}), r"0\.0\.training is 1 in the file and True"),
+        (modules({"forward": 1}), r"0\.0\.forward is 1 in the file and None"),
+        (tensors(10**9, 3, 3, 3), r"0\.0\.weight is \(1000000000, 3, 3, 3\) in the file"),
+        (tensors(-1, 3, 3, 3), r"0\.0\.weight is \(-1, 3, 3, 3\) in the file"),
+        (tensors(4), r"0\.0\.weight is \(4,\) in the file"),
+        ({"shape": {"modules": {}, "tensors": {}}}, "in the file and .* in the model"),
+        ({"plan": {"step": -3}}, "step -3"),
+        ({"plan": {"ratio": 7.0}}, r"ratio 7\.0"),
+        ({"plan": {"keep": "0" * 18}}, r"layers of \(0, 0, 0\) channels"),
+        ({"before": {"parameters": 1}}, r"Cost\(parameters=1, .* the slim model has"),
+        ({"after": {"parameters": 1}}, r"Cost\(parameters=1, .* the slim model has"),
+        ({"after": {"macs": -1}}, r"macs=-1\)"),
+        ({"after": {"macs": 10**9}}, r"macs=1000000000\)"),
     ],
     ids=str,
 )
-def test_a_manifest_that_was_altered_is_refused(change: dict[str, object], tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_is_refused(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    """Although its digest is right."""
     model, ticket = make_slim("VGG")
     ticket.save(tmp_path, model)
-    manifest = json.loads((tmp_path / "ticket.json").read_text())
-    (tmp_path / "ticket.json").write_text(json.dumps({**manifest, **change}))
+    edit(tmp_path / "ticket.json", change, seal=True)
+    check_refused(tmp_path, match=reason)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        modules({"out_channels": 3}),
+        modules({"kernel_size": [1, 1]}),
+        {"plan": {"reason": "because"}},
+        {"plan": {"step": 2}},
+        {"after": {"macs": 1}},
+        {"digest": ""},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_was_edited_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    model, ticket = make_slim("VGG")
+    ticket.save(tmp_path, model)
+    edit(tmp_path / "ticket.json", change, seal=False)
+    check_refused(tmp_path, match="is not as it was written: its digest is another")
+
+
+def edit(path: Path, change: dict[str, Any], *, seal: bool) -> None:
+    """Put values in the place of others, `shape` as a whole; with `seal` under the digest that they have."""
+    manifest = json.loads(path.read_text())
+    for key, value in change.items():
+        deep = key in ("plan", "before", "after") and value
+        manifest[key] = {**manifest[key], **value} if deep else value
+    if seal:
+        rest = {key: value for key, value in manifest.items() if key != "digest"}
+        text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+        manifest["digest"] = digest_of(text.encode())
+    path.write_text(json.dumps(manifest))
+
+
+def check_refused(folder: Path, *, match: str) -> None:
     dense = make("VGG")
-    shapes = {name: value.shape for name, value in dense.state_dict().items()}
-    with pytest.raises(ModelRefused):
-        hw.load_ticket(tmp_path, dense)
+    shapes, said = {name: value.shape for name, value in dense.state_dict().items()}, repr(dense)
+    with pytest.raises(ModelRefused, match=match):
+        hw.load_ticket(folder, dense)
     assert {name: value.shape for name, value in dense.state_dict().items()} == shapes
+    assert repr(dense) == said
+
+
+def test_the_digest_is_that_of_the_rest(tmp_path: Path) -> None:
+    model, ticket = make_slim("VGG")
+    ticket.save(tmp_path, model)
+    saved = (tmp_path / "ticket.json").read_text()
+    edit(tmp_path / "ticket.json", {}, seal=True)
+    assert json.loads((tmp_path / "ticket.json").read_text()) == json.loads(saved)
+    hw.load_ticket(tmp_path, make("VGG"))
 
 
 def test_what_is_not_there_or_cut_short_is_said(tmp_path: Path) -> None:

@@ -59,7 +59,12 @@ class PrunePlan:
         try:
             found = msgspec.convert(state, PlanState)
             channels = Channels(tuple(found.layers), tuple(found.sizes))
-            return cls(channels, unpack(found.keep, len(channels)), found.ratio, found.step, found.reason)
+            plan = cls(channels, unpack(found.keep, len(channels)), found.ratio, found.step, found.reason)
+            if not 0 < plan.ratio < 1 or plan.step < 0 or not all(plan.widths):
+                raise ValueError(
+                    f"ratio {plan.ratio}, step {plan.step}, layers of {plan.widths} channels are no plan's"
+                )
+            return plan
         except (msgspec.ValidationError, ValueError) as error:
             raise StateMismatch(f"this is not a plan of channels: {error}") from error
 

@@ -112,6 +112,8 @@ class Watch:
                 )
         if len(found.scales) not in (0, len(self.channels)):
             raise StateMismatch(f"the state has {len(found.scales):,} scales, not {len(self.channels):,}")
+        if not np.isfinite(found.scales).all():
+            raise StateMismatch("the state has scales that are no numbers; load one of before they were")
         plan = None if found.plan is None else PrunePlan.from_dict(found.plan)
         if plan is not None and plan.channels != self.channels:
             raise StateMismatch("the state holds a plan for other channels; it was put together by hand")

@@ -181,6 +181,11 @@ class EarlyBird:
             found = msgspec.convert(state, BirdState)
         except msgspec.ValidationError as error:
             raise StateMismatch(f"this is not a state of an EarlyBird: {error}") from error
+        if found.step < 0 or (found.slim and found.watch.get("plan") is None):
+            raise StateMismatch(
+                f"the state is of step {found.step}, or of a slim model without a plan; "
+                "it was put together by hand"
+            )
         if self._ticket is not None:
             raise StateMismatch(
                 "the model is slim already; load the state into a new EarlyBird of the dense model"

@@ -6,6 +6,7 @@ dense model they make the slim one again; nothing is unpickled.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMisma
 from headwater.models import weights
 from headwater.models.refill import Refill
 from headwater.models.registry import Registry
-from headwater.models.version import MOST_BYTES, ModelVersion, digest_of
+from headwater.models.version import MOST_BYTES, ModelVersion, canonical, digest_of
 from headwater.plan.prune import PrunePlan
 from headwater.train.tickets.costs import Cost
 from headwater.train.tickets.cuts import Attributes
@@ -48,6 +49,12 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Cost
     weights: str
     format: int = FORMAT
+    digest: str = ""
+
+    def sealed(self) -> _Manifest:
+        """With the digest of all the rest, which tells one that was edited or damaged."""
+        rest = {key: value for key, value in msgspec.structs.asdict(self).items() if key != "digest"}
+        return msgspec.structs.replace(self, digest=digest_of(canonical(rest)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +74,7 @@ class Ticket:
         manifest = _Manifest(self.plan.to_dict(), self.shape, self.before, self.after, digest_of(content))
         for name, data in (
             (WEIGHTS, content),
-            (MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))),
+            (MANIFEST, msgspec.json.format(msgspec.json.encode(manifest.sealed()))),
         ):
             with replacing(target / name) as file:
                 file.write(data)
@@ -138,6 +145,7 @@ def load_ticket(folder: str | os.PathLike[str], model: nn.Module) -> Ticket:
             f"{name!r} is {found.get(name)} in the file and {held.get(name)} in the model; "
             "give the model that it was made of"
         )
+    _check_costs(manifest, model)
     own = tensors_of(model)
     empty = {name: own[name].new_empty(shape) for name, shape in manifest.shape.tensors.items()}
     reshape(model, empty, manifest.shape.modules)
@@ -165,6 +173,8 @@ def _parse(data: bytes, path: Path) -> _Manifest:
         raise ModelRefused(
             f"{path} has format {found.format}, this version reads {FORMAT}; upgrade Headwater"
         )
+    if found.digest != found.sealed().digest:
+        raise ModelRefused(f"{path} is not as it was written: its digest is another; save the ticket again")
     return found
 
 
@@ -182,6 +192,19 @@ def _check_shape(shape: Shape, model: nn.Module) -> None:
         dense = tuple(tensors[name].shape) if name in tensors else None
         if not _is_within(edges, dense):
             raise ModelRefused(f"{name} is {edges} in the file and {dense} in the model; give the dense one")
+
+
+def _check_costs(manifest: _Manifest, model: nn.Module) -> None:
+    """What the manifest says of costs: the slim model's are what it has, and no more than the dense one's."""
+    dense = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    slim = {name: manifest.shape.tensors.get(name, edges) for name, edges in dense.items()}
+    before, after, held = manifest.before, manifest.after, sum(map(math.prod, slim.values()))
+    fits = after.parameters == held <= before.parameters and 0 <= after.macs <= before.macs
+    if not fits:
+        raise ModelRefused(
+            f"the manifest says {before}, then {after}; the slim model has {held:,} parameters; "
+            "save the ticket again"
+        )
 
 
 def _slim(model: nn.Module, shape: Shape) -> dict[str, tuple[int, ...]]:
