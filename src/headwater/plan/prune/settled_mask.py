@@ -25,9 +25,9 @@ class SettledMask:
     """Draws when the newest of `window` masks is within `limit` of each other one, 1 being chance.
 
     Looks count at `least_rate` or more of the highest learning rate so far. `memory` is what a look's
-    scales keep of those before, so that a mask is not that of one noisy moment. At the share `deadline` of
-    the run the ticket is drawn whatever the masks do. `every` is how many steps lie between two looks; None
-    is a hundredth of the run.
+    scales keep of those before, so that a mask is not that of one noisy moment. At the first look once the
+    share `deadline` of the run is done, the ticket is drawn whatever the masks do. `every` is how many steps
+    lie between two looks; None is a hundredth of the run.
     """
 
     limit: float = 0.2
