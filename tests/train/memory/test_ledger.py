@@ -10,6 +10,7 @@ import torch
 
 from headwater.errors import SavedTensorChanged
 from headwater.train.memory.holding import Holding
+from headwater.train.memory.iteration import Counts
 from headwater.train.memory.ledger import Ledger, Ways
 from headwater.train.memory.lineage import Lineage
 from headwater.train.memory.places import Extent
@@ -30,8 +31,19 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def hold(ledger: Ledger, key: int) -> Holding:
     holding = Holding(torch.randn(2**12), key, (0, key), ledger.obituaries)
+    ledger.note(holding)
     ledger.admit(holding)
     return holding
+
+
+def test_an_interrupt_leaves_a_right_account_to_the_next_iteration(ledger: Ledger) -> None:
+    first = hold(ledger, 0)
+    ledger.held += 1_000  # made room, and then there was an interrupt
+    strange = Holding(torch.randn(2**12), 1, (0, 1), ledger.obituaries)
+    del strange  # of which nothing was noted
+    ledger.settle()
+    ledger.begin(Counts())
+    assert (ledger.held, ledger.alive, ledger.whole) == (first.size, 1, first.size)
 
 
 def test_relieving_says_whether_anything_left(ledger: Ledger) -> None:

@@ -31,6 +31,14 @@ _ACTIVE: list[MemoryBudget] = []
 _LOCK = threading.Lock()
 
 
+def _abandon_all() -> None:
+    for budget in _ACTIVE:
+        budget.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
 class MemoryBudget:
     """Training steps inside of it hold no more than so many bytes for backward; results stay the same.
 
@@ -105,13 +113,23 @@ class MemoryBudget:
         parts = Parts(Shelf(tier.file), tracker.owns) if isinstance(tier, FileTier) else None
         relief = Relief(tracker.relieve, parts)
         self._watch = ModuleWatch(
-            lineage, lambda: tracker.wants_lineage, relief, lambda: tracker.wants_relief or relief.runs_apart
+            lineage,
+            lambda: tracker.wants_lineage,
+            relief,
+            lambda: tracker.wants_relief or relief.runs_apart,
+            on_forward=tracker.keep_buffers,
         )
         tracker.on_change = self._watch.update
         self._watch.update()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(tracker.pack, tracker.unpack)
         self._hooks.__enter__()
         self._tracker = tracker
+
+    def abandon(self) -> None:
+        """Train as if there was none, in a child that was forked inside of it."""
+        if self._tracker is not None:
+            self._tracker.abandon()
+            self._watch.close()
 
     def _close(self) -> None:
         tracker = self._tracker

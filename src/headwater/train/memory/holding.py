@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
 from headwater.errors import SavedTensorChanged
 from headwater.train.memory.lineage import Node
 from headwater.train.memory.places import Extent
-from headwater.train.memory.storages import WeakStorage, part_of
+from headwater.train.memory.storages import WeakStorage, view_of
 from headwater.train.memory.tier import Move
 
 CHANGED = (
@@ -25,6 +26,7 @@ class Obituary:
 
     key: int
     size: int
+    noted: bool
     counted: bool
     extent: Extent | None
     transfer: Move | None
@@ -37,15 +39,19 @@ class Holding:
     Handles own it: when the last one goes, with the graph or after its step of the backward pass, its memory
     goes at once, and the account is settled at the next access. `tensor` is there or not; `extent` is a copy
     elsewhere, whole unless `writing`, after which the tensor goes if it is `leaving`; `sources` are what it
-    can be made of. Parts that were saved with a version of their own are in `also`, with it. It is `needed`
-    if another one is to be made of it. `number` counts the holdings of an iteration, `turn` the iterations.
+    can be made of. Parts that were saved with a version of their own are in `also`, with it; other names of
+    the whole, which may have one, in `aliases`. It is `bare` if it has no history, and `needed` if another
+    one is to be made of it. `number` counts the holdings of an iteration, `turn` the iterations; it is
+    `noted` once the account knows of it.
     """
 
     __slots__ = (
         *(
             "__weakref__",
             "_obituaries",
+            "aliases",
             "also",
+            "bare",
             "counted",
             "device",
             "extent",
@@ -53,6 +59,7 @@ class Holding:
             "leaving",
             "needed",
             "node",
+            "noted",
         ),
         *("number", "reading", "sample", "saved_version", "size", "sources", "spoiled", "tensor", "touched"),
         *("turn", "version", "weak", "writing"),
@@ -61,6 +68,11 @@ class Holding:
     def __init__(
         self, tensor: torch.Tensor, key: int, place: tuple[int, int], obituaries: deque[Obituary]
     ) -> None:
+        self.extent: Extent | None = None
+        self.writing: Move | None = None
+        self.reading: Move | None = None
+        self.counted = self.noted = False
+        self._obituaries: deque[Obituary] | None = None  # without, nothing is left to settle
         storage = tensor.untyped_storage()
         self.weak = WeakStorage(storage)
         self.key = key
@@ -71,18 +83,16 @@ class Holding:
         self.tensor: torch.Tensor | None = tensor.detach()
         self.version = self.saved_version = tensor._version
         self.also: list[tuple[torch.Tensor, int]] = []
-        self.counted = False
+        self.aliases: list[tuple[torch.Tensor, int]] = []
         self.leaving = False
         self.needed = False
         self.spoiled = False
-        self.extent: Extent | None = None
-        self.writing: Move | None = None
-        self.reading: Move | None = None
+        self.bare = False
         self.node: Node | None = None
         self.sources: tuple[Holding, ...] | None = None
         self.sample: torch.Tensor | None = None
         self.touched = 0.0
-        self._obituaries = obituaries
+        self._obituaries = obituaries  # last: from here on it is accounted for
 
     @property
     def clean(self) -> bool:
@@ -112,7 +122,7 @@ class Holding:
         if self.emptied:
             return True
         return self.tensor._version != self.version or any(
-            one._version != version for one, version in self.also
+            one._version != version for one, version in chain(self.also, self.aliases)
         )
 
     @property
@@ -131,10 +141,14 @@ class Holding:
         """Hold no memory."""
         self.tensor = None
         self.also.clear()
+        self.aliases.clear()
 
     def __del__(self) -> None:
-        transfer = self.writing or self.reading
-        self._obituaries.append(Obituary(self.key, self.size, self.counted, self.extent, transfer, self.weak))
+        if self._obituaries is not None:
+            transfer = self.writing or self.reading
+            account = self.noted, self.counted
+            obituary = Obituary(self.key, self.size, *account, self.extent, transfer, self.weak)
+            self._obituaries.append(obituary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +162,8 @@ class Handle:
     offset: int
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This part of the storage that `tensor` lies in."""
-        return part_of(tensor, self.dtype, self.size, self.stride, self.offset)
+        """This part of the storage that `tensor` lies in; a change of it is one of `tensor`."""
+        return view_of(tensor, self.dtype, self.size, self.stride, self.offset)
 
 
 @dataclass(frozen=True, slots=True)

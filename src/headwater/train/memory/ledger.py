@@ -106,10 +106,14 @@ class Ledger:
         if self._asked:
             self._judge()
 
-    def admit(self, holding: Holding) -> None:
-        """Hold something new; if nothing else can go, it goes itself."""
+    def note(self, holding: Holding) -> None:
+        """Know of something new, which is held once it is admitted."""
+        holding.noted = True
         self.whole += holding.size
         self.alive += 1
+
+    def admit(self, holding: Holding) -> None:
+        """Hold something new; if nothing else can go, it goes itself."""
         if holding.size <= self.budget and self._make_room(holding.size):
             self._count(holding)
         elif not self._leave(holding):
@@ -118,14 +122,6 @@ class Ledger:
                 f"the budget is {self.budget:,}; give it more, or take a smaller batch",
                 needed=self.held + holding.size,
             )
-
-    def admit_leaving(self, holding: Holding) -> bool:
-        """Take note of something new that is not held, because it can be made again; whether it can."""
-        if not self.forget(holding):
-            return False
-        self.whole += holding.size
-        self.alive += 1
-        return True
 
     def swap_out(self, holding: Holding) -> None:
         """Begin to write it; it goes when that is done."""
@@ -188,10 +184,16 @@ class Ledger:
         weak = self.lasting.get(storage._cdata)
         return weak is not None and not weak.gone
 
+    def stay(self, storage: torch.UntypedStorage) -> None:
+        """It is somebody's who keeps it, whatever becomes of graphs: it is never to leave."""
+        if storage._cdata not in self.lasting:
+            self.lasting[storage._cdata] = WeakStorage(storage)
+
     def begin(self, counts: Counts) -> None:
         """Another iteration."""
         self.counts = counts
         self.lasting = {key: weak for key, weak in self.lasting.items() if not weak.gone}
+        self._add_up()
 
     def give(self, holding: Holding) -> torch.Tensor:
         """Its content, for the present step of the backward pass."""
@@ -456,13 +458,22 @@ class Ledger:
             self._resident.pop(holding.key, None)
 
     def _drop(self, holding: Holding) -> None:
+        # Whoever reads it next would be given what was saved, where plain training raises.
+        holding.spoiled = holding.spoiled or (holding.changed and not holding.emptied)
         holding.drop()
         holding.leaving = False
         self._uncount(holding)
 
+    def _add_up(self) -> None:
+        """What is held, anew: whoever is interrupted in between has counted one half of what he did."""
+        resident = [holding for ref in self._resident.values() if (holding := ref()) is not None]
+        leaving = [obituary for obituary in self._dying if obituary.counted]
+        self.held = sum(one.size for one in resident) + sum(one.size for one in leaving)
+
     def _bury(self, obituary: Obituary) -> None:
-        self.whole -= obituary.size
-        self.alive -= 1
+        if obituary.noted:
+            self.whole -= obituary.size
+            self.alive -= 1
         if not obituary.weak.gone:  # somebody else holds it: a buffer, or data
             self.lasting[obituary.weak.address] = obituary.weak
         self._resident.pop(obituary.key, None)

@@ -29,6 +29,19 @@ def is_loose(tensor: torch.Tensor) -> bool:
     return tensor._base is None and tensor.numel() * tensor.itemsize < tensor.untyped_storage().nbytes()
 
 
+def view_of(
+    tensor: torch.Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """A part of the tensor's storage that counts its versions with the tensor, where torch can make one."""
+    if tensor.dtype != dtype:
+        flat = tensor.dim() == 1 and tensor.is_contiguous() and not tensor.storage_offset()
+        if not flat or tensor.numel() * tensor.itemsize % dtype.itemsize:
+            return part_of(tensor, dtype, size, stride, offset)
+        tensor = tensor.view(dtype)
+    same = tensor.shape == size and tensor.stride() == stride and tensor.storage_offset() == offset
+    return tensor if same else tensor.as_strided(size, stride, offset)
+
+
 def part_of(
     tensor: torch.Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from headwater.errors import SavedTensorChanged, WrongUse
-from headwater.plan.memory import MemoryPlan
+from headwater.plan.memory import Action, MemoryPlan
 from headwater.train.memory.guide import Guide, Guides
 from headwater.train.memory.holding import CHANGED, Handle, Holding, Plain
 from headwater.train.memory.iteration import Counts, Iteration, Moment
@@ -19,6 +19,7 @@ from headwater.train.memory.ledger import Ledger
 from headwater.train.memory.lineage import SMALL, Lineage, is_outside
 from headwater.train.memory.routine import Light, Routine, Sights
 from headwater.train.memory.storages import is_loose
+from headwater.train.memory.unfinished import Operations
 
 _LEFT = "backward must run before its memory budget is left; call it inside of the `with`"
 
@@ -48,9 +49,10 @@ class Tracker:
         self._step = -1
         self._issued = 0
         self._waiting: deque[weakref.ref[Holding]] = deque()
+        self._operations = Operations()
         self._known: dict[int, weakref.ref[Holding]] = {}
         self._keys = 0
-        self._closed = False
+        self._closed = self._foreign = False
         self._measured = True
         self._routine: Routine | None = None
         self._next: Routine | None = None  # what the next iteration goes by, if it is that at its start
@@ -73,6 +75,8 @@ class Tracker:
                 "a graph is built inside backward; a memory budget takes no create_graph=True, "
                 "and of checkpoint only use_reentrant=False"
             )
+        if tensor.is_nested or self._foreign:
+            return Plain(tensor, tensor._version)
         if self._backward:
             self._turn_over()
         if self._routine is not None:
@@ -111,6 +115,8 @@ class Tracker:
         self._backward = False
         self.passed += 1
         self.guided += 1
+        if self.guided == TRUSTED and self.on_change is not None:
+            self.on_change()
         if not routine.begin():
             self._wake(routine)
 
@@ -136,29 +142,43 @@ class Tracker:
 
     def unpack(self, handle: Handle | Plain | Light) -> torch.Tensor:
         """The tensor, as it was."""
-        self._backward = True
-        if isinstance(handle, Light):
-            if handle.tensor is None and handle.handle is None:
-                raise WrongUse(_LEFT)
-            if handle.tensor is not None:
-                return _unchanged(handle.tensor, handle.version)
-            assert handle.handle is not None
+        begun = torch._C._current_graph_task_id() != -1
+        self._backward = self._backward or begun
+        if isinstance(handle, Light) and handle.handle is not None:
             handle = handle.handle
-        if isinstance(handle, Plain):
+        if isinstance(handle, Light | Plain):
+            if handle.tensor is None:
+                raise WrongUse(_LEFT)
             return _unchanged(handle.tensor, handle.version)
         if self._closed:
             raise WrongUse(_LEFT)
         with self._lock:
-            return self._use(handle)
+            return self._use(handle) if begun else self._show(handle)
+
+    def _show(self, handle: Handle) -> torch.Tensor:
+        """To somebody who looks at a graph, as `grad_fn._saved_self` does; no pass of it has begun."""
+        self.ledger.settle()
+        self._end_operations()
+        tensor = handle.of(self.ledger.bring(handle.holding))
+        self.ledger.let_go(handle.holding)
+        return tensor
 
     def relieve(self) -> bool:
         """An operation found no memory: let go what may leave; whether anything did."""
         with self._lock:
             self.tight, quiet, self._lineage.quiet = True, self._lineage.quiet, True
             try:
+                self._end_operations()
                 return self.ledger.relieve()
             finally:
                 self._lineage.quiet = quiet
+
+    def keep_buffers(self, module: torch.nn.Module) -> None:
+        """They outlive every graph, and operations change them without a version that tells."""
+        with self._lock:
+            for buffer in module.buffers():
+                if type(buffer) is torch.Tensor and buffer.layout is torch.strided and not buffer.is_nested:
+                    self.ledger.stay(buffer.untyped_storage())
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether only the present step of the backward pass, and the budget, hold it."""
@@ -170,8 +190,15 @@ class Tracker:
         """Whether an operation may find no memory, as far as is known: it did before, or this is new."""
         return self.tight or self._news or self.guided < TRUSTED
 
+    def abandon(self) -> None:
+        """In a forked child, which has no threads that carry anything: what it saves is left alone."""
+        self._closed = self._foreign = True
+        self._routine = None
+
     def finish(self) -> None:
         """Take note of an iteration that is over."""
+        if self._foreign:
+            return
         with self._lock:
             if self._routine is not None and self._backward:
                 self._pass_lightly(self._routine)
@@ -188,6 +215,7 @@ class Tracker:
                 light.tensor = None
             self._routine = None
             self._waiting.clear()
+            self._operations.clear()
             for ref in self._known.values():
                 if (holding := ref()) is not None:
                     holding.tensor = holding.node = holding.sources = None
@@ -197,6 +225,7 @@ class Tracker:
 
     def _before_save(self) -> None:
         self.ledger.settle()
+        self._end_operations()
         if self._iteration is not None and (self._iteration.backward or not self.ledger.alive):
             self._end()
         if self._iteration is None:
@@ -293,16 +322,18 @@ class Tracker:
         storage = tensor.untyped_storage()
         ref = self._known.get(storage._cdata)
         holding = ref() if ref is not None else None
-        loose = is_loose(tensor)
-        if holding is not None and _has_content_of(tensor, holding, loose=loose):
+        loose, bare = is_loose(tensor), tensor.grad_fn is None
+        if holding is not None and _has_content_of(tensor, holding, sure=not (loose or bare)):
             if loose:
                 holding.also.append((tensor.detach(), tensor._version))
+            elif bare or holding.bare:  # `.data` counts versions of its own
+                holding.aliases.append((tensor.detach(), tensor._version))
             return holding
         self._keys += 1
         assert self._iteration is not None
         place = self._turn, len(self._iteration.sizes)
         holding = Holding(tensor, self._keys, place, self.ledger.obituaries)
-        holding.touched = time.perf_counter()
+        holding.touched, holding.bare = time.perf_counter(), bare
         if loose:
             holding.also.append((tensor.detach(), tensor._version))
         else:
@@ -318,11 +349,12 @@ class Tracker:
         fresh = holding.turn == self._turn and holding.number == len(iteration.sizes)
         if fresh:
             iteration.add(holding)
+            self.ledger.note(holding)
         number = holding.number if holding.turn == self._turn else -1
         entry = (holding.size, tuple(tensor.shape), tensor.dtype, number)
         iteration.note_save(number, entry, self._now())
         self._follow(iteration)
-        self._place(holding, fresh=fresh)
+        self._place(holding, fresh=fresh, bare=tensor.grad_fn is None)
         self._note_moment(iteration)
 
     def _follow(self, iteration: Iteration) -> None:
@@ -335,21 +367,35 @@ class Tracker:
             self._guide = self.guides.find(iteration.entries)
             iteration.late.clear()  # it was noted for the other one
 
-    def _place(self, holding: Holding, *, fresh: bool) -> None:
-        """Hold it; at the last time that it is saved, when all parts of it are final, it may leave."""
+    def _place(self, holding: Holding, *, fresh: bool, bare: bool) -> None:
+        """Hold it; at the last time that it is saved, when all parts of it are final, it may leave.
+
+        An operation may fill what it was given only after it has saved that, as `rrelu` does with its noise;
+        so what is `bare` of history is left to the operation until that is over.
+        """
         guide = self._guide
         self.ledger.next_use = None if guide is None else self._next_use
-        action = "keep"
+        action: Action = "keep"
         if guide is not None and holding.turn == self._turn:
             action = guide.action_after_save(holding.number, self._access())
+        if bare or holding in self._operations:
+            self._operations.await_end(holding, action, fresh=fresh)
+        else:
+            self._settle_down(holding, action, fresh=fresh)
+
+    def _settle_down(self, holding: Holding, action: Action, *, fresh: bool) -> None:
         if fresh:
-            if action == "recompute" and self.ledger.admit_leaving(holding):
+            if action == "recompute" and self.ledger.forget(holding):
                 return
             self.ledger.admit(holding)
         if action == "swap":
             self.ledger.swap_out(holding)
         elif action == "recompute":
             self.ledger.forget(holding)
+
+    def _end_operations(self, *, all_of_them: bool = False) -> None:
+        for holding, action, fresh in self._operations.ended(all_of_them=all_of_them):
+            self._settle_down(holding, action, fresh=fresh)
 
     def _next_use(self, holding: Holding) -> int:
         guide = self._guide
@@ -360,6 +406,7 @@ class Tracker:
     def _use(self, handle: Handle) -> torch.Tensor:
         holding, ledger = handle.holding, self.ledger
         ledger.settle()
+        self._end_operations(all_of_them=True)
         step = torch._C._current_autograd_node()
         number = step._sequence_nr() if step is not None else -1
         if number != self._step:
@@ -435,7 +482,11 @@ def _is_left_alone(tensor: torch.Tensor, device: torch.device) -> bool:
     return tensor.grad_fn is None and size > SLICE * tensor.numel() * tensor.itemsize
 
 
-def _has_content_of(tensor: torch.Tensor, holding: Holding, *, loose: bool) -> bool:
-    """Whether the holding of the same storage has, or will have, what is in the tensor now."""
+def _has_content_of(tensor: torch.Tensor, holding: Holding, *, sure: bool) -> bool:
+    """Whether the holding of the same storage has, or will have, what is in the tensor now.
+
+    What was taken of it before is `sure` to be the same if it was made by an operation that autograd knows.
+    Statistics of a batch norm change without a version that tells, and so does what numpy or `.data` writes.
+    """
     same = holding.saved_version == tensor._version
-    return same and not (holding.captured and (loose or holding.also))
+    return same and not (holding.captured and not (sure and not holding.bare and not holding.also))

@@ -19,11 +19,19 @@ class ModuleWatch:
 
     A mode that is active when backward begins is called for each of its operations; modules are where
     forward can be told from the rest. `relief` is for backward too: it is switched where a module begins.
+    `on_forward` is told of each outermost module, while anything is watched.
     """
 
     def __init__(
-        self, mode: Lineage, wanted: Callable[[], bool], relief: Relief, relief_wanted: Callable[[], bool]
+        self,
+        mode: Lineage,
+        wanted: Callable[[], bool],
+        relief: Relief,
+        relief_wanted: Callable[[], bool],
+        *,
+        on_forward: Callable[[torch.nn.Module], None],
     ) -> None:
+        self._on_forward = on_forward
         self._mode, self._wanted = mode, wanted
         self._relief, self._relief_wanted = relief, relief_wanted
         self._thread = threading.get_ident()
@@ -60,6 +68,7 @@ class ModuleWatch:
             return
         self._depth += 1
         if self._depth == 1 and _is_forward():
+            self._on_forward(module)
             self._relief.switch(on=self._relief_wanted())
             if self._wanted():
                 self._mode.__enter__()  # type: ignore[no-untyped-call]
