@@ -33,7 +33,7 @@ _LOCK = threading.Lock()
 
 def _abandon_all() -> None:
     for budget in _ACTIVE:
-        budget.abandon()
+        budget._abandon()
 
 
 os.register_at_fork(after_in_child=_abandon_all)
@@ -118,6 +118,7 @@ class MemoryBudget:
             relief,
             lambda: tracker.wants_relief or relief.runs_apart,
             on_forward=tracker.keep_buffers,
+            backwards=lambda: tracker.backwards,
         )
         tracker.on_change = self._watch.update
         self._watch.update()
@@ -125,7 +126,7 @@ class MemoryBudget:
         self._hooks.__enter__()
         self._tracker = tracker
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Train as if there was none, in a child that was forked inside of it."""
         if self._tracker is not None:
             self._tracker.abandon()

@@ -54,6 +54,7 @@ class Holding:
             "bare",
             "counted",
             "device",
+            "digest",
             "extent",
             "key",
             "leaving",
@@ -61,7 +62,7 @@ class Holding:
             "node",
             "noted",
         ),
-        *("number", "reading", "sample", "saved_version", "size", "sources", "spoiled", "tensor", "touched"),
+        *("number", "reading", "saved_version", "size", "sources", "spoiled", "tensor", "touched"),
         *("turn", "version", "weak", "writing"),
     )
 
@@ -90,7 +91,7 @@ class Holding:
         self.bare = False
         self.node: Node | None = None
         self.sources: tuple[Holding, ...] | None = None
-        self.sample: torch.Tensor | None = None
+        self.digest: torch.Tensor | None = None
         self.touched = 0.0
         self._obituaries = obituaries  # last: from here on it is accounted for
 
@@ -124,6 +125,11 @@ class Holding:
         return self.tensor._version != self.version or any(
             one._version != version for one, version in chain(self.also, self.aliases)
         )
+
+    @property
+    def worthless(self) -> bool:
+        """Whether it is not what was saved any more, and there is no copy: only who reads it is told so."""
+        return self.changed and not self.captured and not self.emptied
 
     @property
     def written(self) -> bool:

@@ -18,12 +18,12 @@ from headwater.plan.memory import Action, Rates, eviction_score
 from headwater.train.memory.holding import CHANGED, Holding, Obituary
 from headwater.train.memory.iteration import Counts
 from headwater.train.memory.replay import (
-    check_sample,
+    check_digest,
     find_sources,
     replay,
     replay_bytes,
     replay_seconds,
-    take_sample,
+    take_digest,
 )
 from headwater.train.memory.shortage import is_out_of_memory
 from headwater.train.memory.storages import WeakStorage
@@ -133,14 +133,12 @@ class Ledger:
     def forget(self, holding: Holding) -> bool:
         """Let it go, because it can be made again; whether it can."""
         sources = find_sources(holding.node) if self.recomputes and holding.node is not None else None
-        if sources is None or holding.captured or holding.also:
+        if sources is None or holding.also or holding.tensor is None or holding.extent is not None:
             return False
-        assert holding.tensor is not None
-        holding.content()
         holding.sources = sources
         for source in sources:
             source.needed = True
-        holding.sample = take_sample(holding.tensor)
+        holding.digest = take_digest(holding.tensor)
         self._drop(holding)
         return True
 
@@ -264,8 +262,8 @@ class Ledger:
         begin, lost = self.clock(), self.lost_seconds
         made = replay(holding.node, self)
         self.give_back(holding.size)  # it was lent, and is held from now on
-        if holding.sample is not None:
-            check_sample(made, holding.sample, holding.size)
+        if holding.digest is not None:
+            check_digest(made, holding.digest, holding.size)
         holding.tensor, holding.version, holding.sources = made, made._version, None
         self._count(holding)
         seconds = self.clock() - begin - (self.lost_seconds - lost)
@@ -385,7 +383,7 @@ class Ledger:
 
     def _leave(self, holding: Holding) -> bool:
         """Let it go now, the cheaper way; false if there is none."""
-        if holding.clean:
+        if holding.clean or holding.worthless:
             if holding.reading is not None:
                 holding.reading.wait()
                 holding.reading = None

@@ -16,9 +16,10 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headwater.train.memory.operators import Kind, kind_of, may_replay, without_side_effects
-from headwater.train.memory.storages import WeakStorage, is_loose
+from headwater.train.memory.operators import Kind, kind_of, may_replay, widens, without_side_effects
+from headwater.train.memory.storages import WeakStorage, is_loose, is_ordinary
 from headwater.train.memory.streams import Clock
+from headwater.train.memory.versions import run_counting
 
 if TYPE_CHECKING:
     from headwater.train.memory.holding import Holding
@@ -45,7 +46,9 @@ class Node:
 
     @property
     def held_by(self) -> Holding | None:
-        return self.holding() if self.holding is not None else None
+        """What has this content; None, too, where that was changed since."""
+        holding = self.holding() if self.holding is not None else None
+        return None if holding is None or holding.spoiled or holding.worthless else holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if self.quiet:
-            return func(*args, **kwargs)
+            return run_counting(func, args, kwargs)
         begin = time.perf_counter()
         out = self._run(func, args, kwargs)
         self._own.append(time.perf_counter() - begin - self._inside)
@@ -121,12 +124,14 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kind, functional = kind_of(func)
         if kind is Kind.VIEW:
-            if is_outside(args[0]):
+            if is_outside(args[0]) and is_ordinary(args[0]):
                 storage = args[0].untyped_storage()
                 self._outside[storage._cdata] = WeakStorage(storage)
             return self._call(func, args, kwargs, timed=False)[0]
         if kind is Kind.OTHER:
             return self._call(func, args, kwargs, timed=False)[0]
+        if functional is not None and kind is Kind.CHANGE and widens(args):
+            functional = None
         noted = self._recipe_of(functional, args, kwargs)
         out, seconds = self._call(func, args, kwargs, timed=True)
         recipe = noted and Recipe(*noted, seconds)
@@ -139,7 +144,7 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the operation itself gives, and its seconds if it is `timed`: then a device is waited for."""
         entered = time.perf_counter()
         begin = self.clock() if timed else 0.0
-        out = func(*args, **kwargs)
+        out = run_counting(func, args, kwargs)
         seconds = self.clock.since(begin) if timed else 0.0
         self._inside = time.perf_counter() - entered
         return out, seconds
@@ -149,6 +154,8 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any]] | None:
         """Taken before the operation runs, because it may change its first argument."""
         if operation is None or not may_replay(operation, args, kwargs):
+            return None
+        if not all(map(is_ordinary, _tensors((*args, *kwargs.values())))):
             return None
         found = tuple(self._refer(value) for value in without_side_effects(operation, args))
         return operation, found, {name: self._refer(value) for name, value in kwargs.items()}
@@ -177,7 +184,7 @@ class Lineage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, out: Any, recipe: Recipe | None, *, step: int) -> None:
         """`step`: autograd counts the new version of what was changed after this call."""
         for index, tensor in enumerate(out if isinstance(out, tuple | list) else (out,)):
-            if not isinstance(tensor, torch.Tensor):
+            if not isinstance(tensor, torch.Tensor) or not is_ordinary(tensor):
                 continue
             storage = tensor.untyped_storage()
             whole = tensor.numel() * tensor.itemsize == storage.nbytes()
@@ -193,7 +200,15 @@ def is_outside(tensor: Any) -> bool:
     if not isinstance(tensor, torch.Tensor):
         return False
     base = tensor if tensor._base is None else tensor._base
-    return base.is_leaf and base.requires_grad
+    return type(base) is torch.nn.Parameter or (base.is_leaf and base.requires_grad)
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _refs(values: Sequence[Any]) -> Iterator[Ref]:

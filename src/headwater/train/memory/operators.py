@@ -103,9 +103,15 @@ def kind_of(operation: OpOverload) -> tuple[Kind, OpOverload | None]:
         return Kind.VIEW, None
     name = operation._schema.name.removeprefix("aten::")
     if operation._schema.is_mutable:
-        return Kind.CHANGE, _functional(name, operation._overloadname)
+        return Kind.CHANGE, _functional(name, operation)
     known = operation.namespace == "aten" and name in POINTWISE | SHAPED | PRODUCTS
     return (Kind.REPLAY, operation) if known else (Kind.OTHER, None)
+
+
+def widens(args: tuple[Any, ...]) -> bool:
+    """Whether the result is rounded to the first argument's type in place, and would not be otherwise."""
+    first, *rest = (arg.dtype for arg in args if isinstance(arg, torch.Tensor))
+    return any(dtype not in (first, torch.bool) for dtype in rest)
 
 
 def may_replay(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -126,9 +132,15 @@ def without_side_effects(operation: OpOverload, args: tuple[Any, ...]) -> tuple[
     return args
 
 
-def _functional(name: str, overload: str) -> OpOverload | None:
+def _functional(name: str, operation: OpOverload) -> OpOverload | None:
+    """The one that takes the same arguments; its overload may have another name."""
     if not name.endswith("_") or name[:-1] not in POINTWISE:
         return None
     packet = getattr(torch.ops.aten, name[:-1])
-    found: OpOverload | None = getattr(packet, overload, None)
-    return found
+    overloads: list[OpOverload] = [getattr(packet, overload) for overload in packet.overloads()]
+    same = (one for one in overloads if not one._schema.is_mutable and _takes(one) == _takes(operation))
+    return next(same, None)
+
+
+def _takes(operation: OpOverload) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in operation._schema.arguments]

@@ -15,6 +15,7 @@ from headwater.train.memory.apart import Apart
 from headwater.train.memory.parts import Parts
 from headwater.train.memory.shelf import NoDisk
 from headwater.train.memory.shortage import is_out_of_memory
+from headwater.train.memory.versions import run_counting
 
 
 class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -54,7 +55,9 @@ class Relief(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._closed or func._schema.is_mutable or func.is_view:
+        if func._schema.is_mutable:
+            return run_counting(func, args, kwargs)
+        if self._closed or func.is_view:
             return func(*args, **kwargs)
         before = _Before.of(func, args, kwargs)
         splits = self._parts is not None and self._parts.can_split(func, args)

@@ -21,6 +21,19 @@ class WeakStorage:
         return bool(self._ref.expired())  # type: ignore[no-untyped-call]
 
 
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether its values are what lies in its storage, and changes of it are counted.
+
+    Not so for other layouts, subclasses, what `inference_mode` made, and what is negated, conjugated or zero
+    by a mark alone.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return False
+    if tensor.is_nested or tensor.is_inference():
+        return False
+    return not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+
+
 def is_loose(tensor: torch.Tensor) -> bool:
     """Whether it is a part of a storage, and the other parts may change without its version telling.
 

@@ -18,7 +18,7 @@ from headwater.train.memory.iteration import Counts, Iteration, Moment
 from headwater.train.memory.ledger import Ledger
 from headwater.train.memory.lineage import SMALL, Lineage, is_outside
 from headwater.train.memory.routine import Light, Routine, Sights
-from headwater.train.memory.storages import is_loose
+from headwater.train.memory.storages import is_loose, is_ordinary
 from headwater.train.memory.unfinished import Operations
 
 _LEFT = "backward must run before its memory budget is left; call it inside of the `with`"
@@ -38,7 +38,7 @@ class Tracker:
         self.guides = Guides()
         self.done: Iteration | None = None
         self.guided = 0
-        self.passed = 0
+        self.passed = self.backwards = 0
         self.tight = False
         self.totals = Counts()
         self._lineage = lineage
@@ -143,7 +143,8 @@ class Tracker:
     def unpack(self, handle: Handle | Plain | Light) -> torch.Tensor:
         """The tensor, as it was."""
         begun = torch._C._current_graph_task_id() != -1
-        self._backward = self._backward or begun
+        if begun and not self._backward:
+            self._backward, self.backwards = True, self.backwards + 1
         if isinstance(handle, Light) and handle.handle is not None:
             handle = handle.handle
         if isinstance(handle, Light | Plain):
@@ -470,11 +471,7 @@ def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
 def _is_left_alone(tensor: torch.Tensor, device: torch.device) -> bool:
     """Parameters, what is small, what has no plain memory, and slices of data that outlive the step; all that
     is on another device than the one whose memory counts."""
-    if is_outside(tensor) or tensor.layout is not torch.strided:
-        return True
-    if tensor.device != device:
-        return True
-    if type(tensor) is not torch.Tensor or tensor.is_conj() or tensor.is_neg():
+    if is_outside(tensor) or not is_ordinary(tensor) or tensor.device != device:
         return True
     size = tensor.untyped_storage().nbytes()
     if size < SMALL:

@@ -19,7 +19,8 @@ class ModuleWatch:
 
     A mode that is active when backward begins is called for each of its operations; modules are where
     forward can be told from the rest. `relief` is for backward too: it is switched where a module begins.
-    `on_forward` is told of each outermost module, while anything is watched.
+    `on_forward` is told of each outermost module, while anything is watched. `backwards` counts backward
+    passes, which tell that the outermost module is over where an interrupt has left it unseen.
     """
 
     def __init__(
@@ -30,12 +31,13 @@ class ModuleWatch:
         relief_wanted: Callable[[], bool],
         *,
         on_forward: Callable[[torch.nn.Module], None],
+        backwards: Callable[[], int],
     ) -> None:
-        self._on_forward = on_forward
+        self._on_forward, self._backwards = on_forward, backwards
         self._mode, self._wanted = mode, wanted
         self._relief, self._relief_wanted = relief, relief_wanted
         self._thread = threading.get_ident()
-        self._depth = 0
+        self._depth = self._begun = 0
         self._entered = False
         self._hooks: list[RemovableHandle] = []
         self._over = False
@@ -66,11 +68,15 @@ class ModuleWatch:
     def _before(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
+        if self._depth and self._begun != self._backwards():
+            self._depth = 0
+            self._leave()
         self._depth += 1
         if self._depth == 1 and _is_forward():
+            self._begun = self._backwards()
             self._on_forward(module)
             self._relief.switch(on=self._relief_wanted())
-            if self._wanted():
+            if self._wanted() and not self._entered:
                 self._mode.__enter__()  # type: ignore[no-untyped-call]
                 self._entered = True
 
@@ -83,9 +89,10 @@ class ModuleWatch:
             self.update()
 
     def _leave(self) -> None:
-        if self._entered:
+        depth = torch._C._len_torch_dispatch_stack()
+        if self._entered and depth and torch._C._get_dispatch_stack_at(depth - 1) is self._mode:
             self._entered = False
-            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._mode.__exit__(None, None, None)
 
 
 def _is_forward() -> bool:
