@@ -15,8 +15,8 @@ from labelled import KINDS, Kind, Templates, make_templates
 from postgres import Postgres, run_postgres
 from seaweed import S3Server, run_server
 
-# Threads of torch that wait for each other spin; with as many processes of tests as cores, that takes the cores
-# from those that they wait for. Read when torch is loaded.
+# Threads of torch that wait for each other spin; with as many processes of tests as cores, that takes the
+# cores from those that they wait for. Read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A store that is garbage here must not be ended by a forked child: it would wait for threads that it lacks.
