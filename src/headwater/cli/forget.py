@@ -37,6 +37,7 @@ _STEPS = {
     "relabel": "renewing labels",
     "seal": "sealing the versions that saw it",
     "caches": "clearing caches",
+    "meanwhile": "looking for models that came meanwhile",
     "audit": "noting that it was done",
 }
 
@@ -118,22 +119,22 @@ def forget(
     )
     labels = _Labels(db, dataset, parse_bytes(feature_bytes))
     scene = _scene(data, registry, labels, token_file, Link(ca=ca, cert=cert, key=key))
-    survey = look_around(scene, wish)
     if dry_run:
-        _print_survey(survey, as_json=json)
-    else:
-        _carry_out(scene, survey, scan or (), sure=yes, as_json=json)
+        _print_survey(look_around(scene, wish), as_json=json)
+        return
+    with scene.alone(tell=say):
+        _carry_out(scene, look_around(scene, wish), scan or (), sure=yes, as_json=json)
 
 
 def _carry_out(scene: Scene, survey: Survey, scan: Sequence[Path], *, sure: bool, as_json: bool) -> None:
     """Ask first unless somebody is sure or has begun it; exit code 1 if the scan finds a trace."""
     from headwater.tune.forget.traces import find_traces, marks_of
-    from headwater.tune.forget.work import forget as forget_all
+    from headwater.tune.forget.work import carry_out
 
     if not (sure or as_json or survey.resumed):
         _print_survey(survey, as_json=False)
         _ask()
-    done = forget_all(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
+    done = carry_out(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
     traces = find_traces(scan, marks_of(done.task))
     _print(done, traces, as_json=as_json)
     if traces:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +46,14 @@ class Plans:
             draft.unlink(missing_ok=True)
         found = (_read(path, kind) for path in sorted(self._folder.iterdir()))
         return [plan for plan in found if plan is not None]
+
+    def digest(self) -> str:
+        """Of all plans; it changes when one of them does."""
+        text = hashlib.blake2b(digest_size=16)
+        for path in sorted(self._folder.glob("[!.]*")):
+            with suppress(FileNotFoundError):  # carried out since
+                text.update(path.name.encode() + path.read_bytes())
+        return text.hexdigest()
 
     def keep(self, name: str, plan: object) -> None:
         """On disk when this returns."""
@@ -84,6 +93,14 @@ class Audit:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / _AUDIT
+
+    @property
+    def size(self) -> int:
+        """Bytes; it grows with every line."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """All that can be read."""

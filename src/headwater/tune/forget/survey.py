@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headwater.data.forgetting import Audit
+from headwater.data.forgetting import Audit, Plans
 from headwater.data.forgotten import Forgotten, forgotten_folder
 from headwater.data.index import Index, sample_ids
 from headwater.engine.fetching import content_digests
@@ -23,6 +24,7 @@ from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.affected import Affected, Witnesses
 from headwater.tune.forget.places import Models, Place
 from headwater.tune.forget.task import Task, find_task
+from headwater.tune.forget.turns import PATIENCE_SECONDS, alone
 
 Ids = NDArray[np.int64]
 
@@ -58,13 +60,35 @@ class Wish:
 class Scene:
     """Places that together are one dataset, which `open_data` opens whole, and the models that learn from it.
 
-    `folder` is where the task and the audit lie, the user's own unless it is given.
+    `folder` is where the task and the audit lie, the user's own unless it is given. Who forgets waits so long
+    for others who forget with that folder or that registry.
     """
 
     places: tuple[Place, ...]
     registry: Registry
     open_data: Callable[[], Dataset]
     folder: Path = field(default_factory=forgotten_folder)
+    patience_seconds: float = PATIENCE_SECONDS
+
+    def alone(self, *, tell: Callable[[str], None] = lambda text: None) -> AbstractContextManager[None]:
+        """Nobody else forgets with these models, or with this folder, until the block ends.
+
+        Raises `DatasetError` where somebody does for too long.
+        """
+        registry = self.registry.folder
+        folders = [self.folder, *([registry] if registry.is_dir() else [])]
+        return alone(folders, self.names, patience_seconds=self.patience_seconds, tell=tell)
+
+    @property
+    def stamp(self) -> str:
+        """Changes when samples are forgotten, or another version comes into force."""
+        facts = [
+            sorted(self.registry.in_force().items()),
+            sorted(self.registry.sealed()),
+            Plans(self.folder).digest(),
+            Audit(self.folder).size,
+        ]
+        return hashlib.blake2b(msgspec.json.encode(facts), digest_size=16).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,12 +117,13 @@ class Scene:
 class Survey:
     """What is there of the samples, place by place, and the task that comes of it.
 
-    `resumed` says that the task was begun before.
+    `resumed` says that the task was begun before, `stamp` is what that of the scene was.
     """
 
     task: Task
     there: Mapping[str, ForgottenThere] = field(default_factory=dict)
     resumed: bool = False
+    stamp: str = ""
 
     @property
     def left(self) -> Mapping[str, str]:
@@ -112,22 +137,25 @@ def look_around(scene: Scene, wish: Wish) -> Survey:
     Raises `WrongUse` for samples that the dataset does not have, and never had as far as is known, and
     `ModelRefused` or `JournalRefused` where a version in force cannot be made again without them.
     """
+    stamp = scene.stamp
     unended = find_task(scene.folder, scene.names, wish.named.tolist())
     if unended is not None:
-        return Survey(unended, resumed=True)
+        return Survey(unended, resumed=True, stamp=stamp)
     with closing(scene.open_data()) as data:
-        return _Surveyor(scene, wish, data).survey()
+        task, there = _Surveyor(scene, wish, data).survey()
+    return Survey(task, there, stamp=stamp)
 
 
 class _Surveyor:
     def __init__(self, scene: Scene, wish: Wish, data: Dataset) -> None:
         self._scene, self._wish, self._data = scene, wish, data
 
-    def survey(self) -> Survey:
+    def survey(self) -> tuple[Task, dict[str, ForgottenThere]]:
         wish, ids = self._wish, self._ids
         places = self._scene.places
         there = {place.name: place.look(ids.tolist(), delete_files=wish.delete_files) for place in places}
         before, after = self._divide_versions({one.before for one in there.values()})
+        known = tuple(version.digest for version in self._scene.registry.versions())
         affected, left = self._judge(before, after)
         keys, contents = self._describe()
         task = Task(
@@ -140,12 +168,14 @@ class _Surveyor:
             sealed={version.digest: version.name for version in affected.versions},
             left=left,
             untold={version.digest: version.name for version in affected.untold},
+            known=known,
+            models=wish.models,
             delete_files=wish.delete_files,
             relabel=wish.relabel,
             method=wish.method,
             further=tuple(map(str, wish.further)),
         )
-        return Survey(task, there)
+        return task, there
 
     @cached_property
     def _ids(self) -> Ids:

@@ -19,7 +19,8 @@ class Task(msgspec.Struct, frozen=True):
     `old` are the versions in force that saw the samples, by name, `new` those that came of the replay, and
     `facts` say how. `sealed` are the digests of all that saw them, with their names; `left` those in force
     that saw them and stay, by name, with what to do about each; `untold` digests of which nobody can tell,
-    with their names. `further` are folders of caches that the user has named.
+    with their names. `known` are all versions that the survey knew; without `models` none is sealed.
+    `further` are folders of caches that the user has named.
     """
 
     places: tuple[str, ...]
@@ -33,6 +34,8 @@ class Task(msgspec.Struct, frozen=True):
     sealed: dict[str, str] = {}
     left: dict[str, str] = {}
     untold: dict[str, str] = {}
+    known: tuple[str, ...] = ()
+    models: bool = True
     delete_files: bool = False
     relabel: bool = True
     method: str = "replay"
@@ -72,6 +75,6 @@ def find_task(folder: Path, places: Sequence[str], ids: Sequence[int]) -> Task |
     if found is None or not ids or set(found.ids) == set(ids):
         return found
     raise WrongUse(
-        f"{len(found.ids):,} other samples were being forgotten here when that was interrupted; finish that "
-        "with --resume, and then forget these"
+        f"{len(found.ids):,} other samples were being forgotten here when that was interrupted, or still "
+        "are; finish that with --resume, and then forget these"
     )

@@ -19,10 +19,11 @@ import numpy as np
 
 from headwater.data.forgetting import Audit
 from headwater.engine.together import all_at_once
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, StateMismatch
 from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.cached import purge_cache
+from headwater.tune.forget.newcomers import find_newcomers
 from headwater.tune.forget.places import Place
 from headwater.tune.forget.survey import Ids, Scene, Survey, version_without
 from headwater.tune.forget.task import Desk, Task
@@ -48,7 +49,21 @@ class Forgot:
 
 
 def forget(scene: Scene, survey: Survey, *, watch: Watch = lambda step: None) -> Forgot:
-    """Do what a survey says, or what is left of it. Raises what a place does; asked again, it goes on."""
+    """Do what a survey says, or what is left of it. Raises what a place does; asked again, it goes on.
+
+    Raises `StateMismatch` where others have forgotten samples since the survey, or put a version in force.
+    """
+    with scene.alone():
+        return carry_out(scene, survey, watch=watch)
+
+
+def carry_out(scene: Scene, survey: Survey, *, watch: Watch = lambda step: None) -> Forgot:
+    """The same for who is `alone` already."""
+    if survey.stamp != scene.stamp:
+        raise StateMismatch(
+            "since it was looked at what is to be forgotten, other samples have been forgotten, or another "
+            "version of a model came into force; look again"
+        )
     return _Work(scene, survey, watch).run()
 
 
@@ -71,6 +86,7 @@ class _Work:
             ("relabel", self._relabel),
             ("seal", self._seal),
             ("caches", self._purge),
+            ("meanwhile", self._seal_newcomers),
             ("audit", self._note),
             ("end", self._desk.end),
         ]
@@ -134,7 +150,8 @@ class _Work:
     def _bring(self) -> None:
         """In force here, and wherever one that saw the samples is."""
         for name, new in self._task.new.items():
-            if self._registry.in_force().get(name) != new:
+            now = self._registry.in_force().get(name)
+            if now is None or now in self._task.sealed:  # else somebody has put another in force since
                 # What replaces a version in force may be as little measured as that one was.
                 self._registry.switch(name, new, unmeasured=True)
         if self._task.new:
@@ -182,6 +199,15 @@ class _Work:
     def _seal_at(self, place: Place, digests: list[str]) -> None:
         self._watch(f"seal at {place.name}")
         place.seal(digests)
+
+    def _seal_newcomers(self) -> None:
+        """Once no fine-tuning over the old data is under way here any more."""
+        found = find_newcomers(self._registry, self._task, self._scene.open_data)
+        if found.seal or found.left:
+            task = self._task
+            self._desk.save(sealed={**task.sealed, **found.seal}, left={**task.left, **found.left})
+        if found.seal:
+            self._seal()
 
     def _everywhere(self, do: Callable[[Place], None]) -> None:
         """At all places at once; what fails at one keeps the others from nothing, and is raised then."""
