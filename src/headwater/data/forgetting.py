@@ -40,11 +40,13 @@ class Plans:
 
         Drafts of plans that were never acknowledged are deleted, so nobody may be writing one meanwhile.
         """
-        if not self._folder.is_dir():
-            return []
         for draft in self._folder.glob(".*"):
             draft.unlink(missing_ok=True)
-        found = (_read(path, kind) for path in sorted(self._folder.iterdir()))
+        return self.all(kind)
+
+    def all(self, kind: type[P]) -> list[P]:
+        """The same, while others may be writing."""
+        found = (_read(path, kind) for path in sorted(self._folder.glob("[!.]*")))
         return [plan for plan in found if plan is not None]
 
     def digest(self) -> str:
@@ -138,7 +140,3 @@ class Audit:
                 os.fsync(file.fileno())
             sync_folder(self._folder)
         return True
-
-    def when(self, hash: str) -> str | None:
-        """When a sample was forgotten, by its keyed hash; None if it was not."""
-        return next((str(line.get("time")) for line in self.lines() if hash in line.get("hashes", ())), None)

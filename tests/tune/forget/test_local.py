@@ -156,8 +156,8 @@ def test_the_audit_names_nobody(home: Home) -> None:
     (line,) = Audit(home.folder / "forgotten").lines()
     assert line["places"] == [str(home.data)]
     assert line["hashes"] == home.scene.hashes(ids)
-    assert home.scene.forgotten_at(ids[0]) == line["time"]
-    assert home.scene.forgotten_at(ids[0] + 1) is None
+    assert home.scene.past.when(ids[0]) == line["time"]
+    assert home.scene.past.when(ids[0] + 1) is None
     assert (home.folder / "forgotten" / "key").stat().st_mode & 0o777 == 0o600
 
 

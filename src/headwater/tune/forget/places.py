@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,6 +50,10 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def identity(self) -> str:
+        """Where that is, the same however it was spelled."""
+
     def look(
         self, ids: Sequence[int], models: Sequence[str] = (), *, delete_files: bool = False
     ) -> ForgottenThere:
@@ -77,6 +82,14 @@ class AtStore:
     name: str
     registry: Registry
     access: Access
+
+    @cached_property
+    def identity(self) -> str:
+        address = Address.parse(self.name)
+        if address.dataset:
+            return str(address)
+        with self._client() as client:
+            return str(replace(address, dataset=client.dataset()[0]))
 
     def look(
         self, ids: Sequence[int], models: Sequence[str] = (), *, delete_files: bool = False
@@ -140,6 +153,10 @@ class Here:
     labels: str | None = None
     feature_bytes: int = 0
 
+    @cached_property
+    def identity(self) -> str:
+        return locate(self.name, SourceOptions()).place
+
     def look(
         self, ids: Sequence[int], models: Sequence[str] = (), *, delete_files: bool = False
     ) -> ForgottenThere:
@@ -188,7 +205,7 @@ class Here:
     @property
     def forgotten(self) -> Forgotten:
         """The user's list of this data."""
-        return Forgotten(forgotten_folder(), locate(self.name, SourceOptions()).place)
+        return Forgotten(forgotten_folder(), self.identity)
 
     @contextmanager
     def _labels(self) -> Iterator[LabelDatabase | None]:

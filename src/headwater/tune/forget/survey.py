@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.data.forgetting import Audit, Plans
-from headwater.data.forgotten import Forgotten, forgotten_folder
+from headwater.data.forgotten import forgotten_folder
 from headwater.data.index import Index, sample_ids
 from headwater.engine.fetching import content_digests
 from headwater.errors import ModelRefused, WrongUse
@@ -22,6 +22,7 @@ from headwater.models.registry import Registry
 from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.affected import Affected, Witnesses
+from headwater.tune.forget.past import Past
 from headwater.tune.forget.places import Models, Place
 from headwater.tune.forget.task import Task, find_task
 from headwater.tune.forget.turns import PATIENCE_SECONDS, alone
@@ -94,23 +95,22 @@ class Scene:
     def names(self) -> tuple[str, ...]:
         return tuple(place.name for place in self.places)
 
-    def hashes(self, ids: Sequence[int]) -> list[str]:
-        """Keyed hashes of ids, as the audit has them."""
-        forgotten = Forgotten(self.folder, Task(self.names, ()).key)
-        return [forgotten.hash(id) for id in ids]
-
-    def forgotten(self, ids: Ids) -> Ids:
-        """Those that were forgotten in these places before, as far as the audit knows."""
-        known = {one for line in Audit(self.folder).lines() for one in line.get("hashes", ())}
-        if not known:
-            return ids[:0]
-        found: Ids = ids[np.array([hash in known for hash in self.hashes(ids.tolist())], bool)]
+    @cached_property
+    def identities(self) -> tuple[str, ...]:
+        """The places, the same however they were spelled; raises `WrongUse` for one that is named twice."""
+        found = tuple(place.identity for place in self.places)
+        if len(set(found)) < len(found):
+            raise WrongUse(f"{', '.join(self.names)} are not {len(found)} places; name each place once")
         return found
 
-    def forgotten_at(self, id: int) -> str | None:
-        """When a sample was forgotten in these places; None if it never was."""
-        audit = Audit(self.folder)
-        return audit.when(self.hashes([id])[0]) if any(audit.lines()) else None
+    @property
+    def past(self) -> Past:
+        """What was forgotten in these places before."""
+        return Past(self.folder, self.identities)
+
+    def hashes(self, ids: Sequence[int]) -> list[str]:
+        """Keyed hashes of ids, as the audit has them."""
+        return self.past.hashes(ids)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def look_around(scene: Scene, wish: Wish) -> Survey:
     `ModelRefused` or `JournalRefused` where a version in force cannot be made again without them.
     """
     stamp = scene.stamp
-    unended = find_task(scene.folder, scene.names, wish.named.tolist())
+    unended = find_task(scene.folder, scene.identities, wish.named.tolist())
     if unended is not None:
         return Survey(unended, resumed=True, stamp=stamp)
     with closing(scene.open_data()) as data:
@@ -154,16 +154,18 @@ class _Surveyor:
         wish, ids = self._wish, self._ids
         places = self._scene.places
         there = {place.name: place.look(ids.tolist(), delete_files=wish.delete_files) for place in places}
-        before, after = self._divide_versions({one.before for one in there.values()})
+        gone, now = not self._data.index.has(ids).any(), {one.before for one in there.values()}
+        before, after = self._scene.past.divide(ids, {self._data.index.version, *now}, gone=gone)
         known = tuple(version.digest for version in self._scene.registry.versions())
         affected, left = self._judge(before, after)
         keys, contents = self._describe()
         task = Task(
-            places=self._scene.names,
+            places=self._scene.identities,
             ids=tuple(ids.tolist()),
             keys=keys,
             contents=contents,
             before=tuple(sorted(before)),
+            after=version_without(self._data.index, ids),
             old={name: version.digest for name, version in affected.replay.items()},
             sealed={version.digest: version.name for version in affected.versions},
             left=left,
@@ -182,37 +184,15 @@ class _Surveyor:
         ids, index = self._wish.named, self._data.index
         if not len(ids):
             raise WrongUse("name the samples to forget, by their ids or with --path; nothing was interrupted")
-        for id in ids[~index.has(ids)].tolist():
-            if self._scene.forgotten_at(id) is None:
-                raise WrongUse(
-                    f"dataset {index.version[:8]} of {len(index):,} samples has no sample with id {id}; "
-                    "`headwater ls` shows ids, and --path takes the path within the dataset"
-                )
+        missing = ids[~index.has(ids)]
+        for id in missing[~self._scene.past.know(missing)].tolist():
+            raise WrongUse(
+                f"dataset {index.version[:8]} of {len(index):,} samples has no sample with id {id}; "
+                "`headwater ls` shows ids, and --path takes the path within the dataset"
+            )
         if index.has(ids).sum() == len(index):
             raise WrongUse("these are all samples of the dataset; delete the dataset instead")
         return ids
-
-    def _divide_versions(self, there: set[str]) -> tuple[set[str], set[str]]:
-        """Versions that the dataset had with the samples, and those without them, as far as they are known.
-
-        Without are those after the last of them was forgotten; while one is still there, none.
-        """
-        now = {self._data.index.version, *there}
-        mine = [line for line in Audit(self._scene.folder).lines() if line.get("places") == self._places]
-        earlier = {str(version) for line in mine for version in line.get("before", ())}
-        if self._data.index.has(self._ids).any():
-            return now | earlier, set()
-        waiting, had = set(self._scene.hashes(self._ids.tolist())), set[str]()
-        for line in mine:
-            if waiting:
-                had |= set(map(str, line.get("before", ())))
-                waiting -= set(line.get("hashes", ()))
-        later = {str(version) for line in mine for version in line.get("versions", ())}
-        return had, (now | earlier | later) - had
-
-    @property
-    def _places(self) -> list[str]:
-        return list(self._scene.names)
 
     def _judge(self, before: set[str], after: set[str]) -> tuple[Affected, dict[str, str]]:
         registry = self._scene.registry
@@ -255,7 +235,7 @@ def _stuck_at(there: Mapping[str, Models], affected: Affected) -> dict[str, str]
     }
 
 
-def version_without(index: Index, ids: Sequence[int]) -> str:
+def version_without(index: Index, ids: Sequence[int] | Ids) -> str:
     """The version that an index has without these samples, unless a class goes with them."""
     kept = ~np.isin(index.ids, np.array(ids, np.int64))
     digest = hashlib.blake2b(digest_size=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from headwater.errors import WrongUse
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One request: `places` are stores, or local data; `before` the versions that the dataset had.
+    """One request: `places` are stores, or local data, as `Place.identity` has them; `before` the versions
+    that the dataset had, and `after` the one that it will have.
 
     `old` are the versions in force that saw the samples, by name, `new` those that came of the replay, and
     `facts` say how. `sealed` are the digests of all that saw them, with their names; `left` those in force
@@ -28,6 +29,7 @@ class Task(msgspec.Struct, frozen=True):
     keys: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    after: str = ""
     old: dict[str, str] = {}
     new: dict[str, str] = {}
     facts: dict[str, dict[str, Any]] = {}
@@ -44,7 +46,12 @@ class Task(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """Who forgets in the same places goes on with the same task."""
-        return "\n".join(sorted(self.places))
+        return key_of(self.places)
+
+
+def key_of(places: Iterable[str]) -> str:
+    """Of places in whatever order."""
+    return "\n".join(sorted(places))
 
 
 @dataclass
@@ -69,12 +76,21 @@ class Desk:
 
 
 def find_task(folder: Path, places: Sequence[str], ids: Sequence[int]) -> Task | None:
-    """The task that was not done to its end in these places; raises `WrongUse` if it is of other samples."""
-    key = Task(tuple(places), ()).key
-    found = Plans(folder).load(key, Task)
-    if found is None or not ids or set(found.ids) == set(ids):
-        return found
-    raise WrongUse(
-        f"{len(found.ids):,} other samples were being forgotten here when that was interrupted, or still "
-        "are; finish that with --resume, and then forget these"
+    """The task that was not done to its end in these places; raises `WrongUse` if it is of other samples, or
+    if one is not done that has some of these places, and not all, or others."""
+    for task in Plans(folder).all(Task):
+        if task.key == key_of(places):
+            if not ids or set(task.ids) == set(ids):
+                return task
+            raise _unended(task, "here", "--resume")
+        if not set(task.places).isdisjoint(places):
+            there = " ".join(task.places)
+            raise _unended(task, f"at {there}", f"`headwater forget {there} --resume`")
+    return None
+
+
+def _unended(task: Task, where: str, remedy: str) -> WrongUse:
+    return WrongUse(
+        f"{len(task.ids):,} other samples were being forgotten {where} when that was interrupted, or still "
+        f"are; finish that with {remedy}, and then forget these"
     )

@@ -25,7 +25,7 @@ from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.cached import purge_cache
 from headwater.tune.forget.newcomers import find_newcomers
 from headwater.tune.forget.places import Place
-from headwater.tune.forget.survey import Ids, Scene, Survey, version_without
+from headwater.tune.forget.survey import Ids, Scene, Survey
 from headwater.tune.forget.task import Desk, Task
 
 Watch = Callable[[str], None]
@@ -131,7 +131,7 @@ class _Work:
         made = {
             "by": "forget",
             "from": old,
-            "data": version_without(data.index, task.ids),
+            "data": task.after,
             "samples": int(again.version.made.get("samples", 0)) - len(gone),
             "accuracy": [],  # nobody has measured this head
             "forgot": {**facts, "hashes": sorted(self._scene.hashes(gone.tolist()))[:_NAMED]},
@@ -145,7 +145,8 @@ class _Work:
     def _gone_from(self, ids: Ids, data: Dataset) -> Ids:
         """Who of these goes; also who was forgotten before while models were left as they are."""
         named = np.intersect1d(np.array(self._task.ids, np.int64), ids)
-        return np.union1d(named, self._scene.forgotten(ids[~data.index.has(ids)]))
+        missing = ids[~data.index.has(ids)]
+        return np.union1d(named, missing[self._scene.past.know(missing)])
 
     def _bring(self) -> None:
         """In force here, and wherever one that saw the samples is."""
@@ -226,7 +227,7 @@ class _Work:
             "places": list(task.places),
             "samples": len(task.ids),
             "before": list(task.before),
-            "versions": [one.version for one in self._done.found.values()],
+            "versions": sorted({task.after, *(one.version for one in self._done.found.values())}),
             "models": {name: {"from": old, "to": task.new.get(name)} for name, old in task.old.items()},
             "sealed": sorted(task.sealed),
             "left": sorted(task.left),
