@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -191,8 +192,20 @@ def test_files_are_deleted_from_a_folder_only(
         assert not (folder / key).exists()
         assert source.delete([key]) == 0, "again"
     for place, what in ((photo_tars, "a member of a tar"), (photo_parquet, "a row of a Parquet file")):
-        with (
-            closing(open_source(place)) as source,
-            pytest.raises(WrongUse, match=f"{what}.* write the file anew"),
-        ):
-            source.delete([])
+        with closing(open_source(place)) as source:
+            for refused in (source.check_deletable, source.delete):
+                with pytest.raises(WrongUse, match=f"{what}.* write the file anew"):
+                    refused([])
+
+
+def test_files_that_may_not_be_deleted_are_told_before(
+    photos: list[Photo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "data", photos)
+    with closing(open_source(folder)) as source:
+        key = source.index.key(3)
+        source.check_deletable([key, "gone/long-ago.jpg"])
+        monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str((folder / key).parent))
+        with pytest.raises(DatasetError, match=r"may not be written to; .* or forget without deleting files"):
+            source.check_deletable([key])
+    assert (folder / key).exists()

@@ -122,7 +122,7 @@ def forget(
     if dry_run:
         _print_survey(look_around(scene, wish), as_json=json)
         return
-    with scene.alone(tell=say):
+    with scene.alone(models=wish.models, tell=say):
         _carry_out(scene, look_around(scene, wish), scan or (), sure=yes, as_json=json)
 
 

@@ -68,6 +68,9 @@ class Place(Protocol):
     def forget(self, task: Task) -> ForgottenThere:
         """Have the samples forgotten."""
 
+    def delete_files(self, task: Task) -> dict[str, int]:
+        """Delete the samples' files, where `forget` has not done that; how many."""
+
     def relabel(self, digest: str) -> dict[str, int]:
         """Renew labels with a version; how many stayed and changed."""
 
@@ -122,6 +125,9 @@ class AtStore:
                 dataset, task.ids, delete_files=task.delete_files, models=sorted(task.sealed)
             )
 
+    def delete_files(self, task: Task) -> dict[str, int]:
+        return {}  # the store has
+
     def relabel(self, digest: str) -> dict[str, int]:
         (done,) = relabel_at([self.name], Wish(model=digest), self.access)
         if done.failure is not None:
@@ -162,9 +168,11 @@ class Here:
     ) -> ForgottenThere:
         with closing(open(self.name)) as data:
             index = data.index
+            wanted = np.array(ids, np.int64)
+            there = index.position_of(wanted[index.has(wanted)]).tolist()
             if delete_files:
-                _source_of(data).delete([])
-            found = {"index": int(index.has(np.array(ids, np.int64)).sum())}
+                _source_of(data).check_deletable([index.key(position) for position in there])
+            found = {"index": len(there)}
         with self._labels() as labels:
             if labels is not None:
                 found["labels"] = labels.count_rows(self.dataset, ids)
@@ -182,14 +190,16 @@ class Here:
         found = {"index": len(task.keys)}
         with closing(open(self.name)) as data:
             index = data.index
-            if task.delete_files:
-                found["files"] = _source_of(data).delete(task.keys)
         with self._labels() as labels:
             if labels is not None:
                 found["labels"] = labels.forget(self.dataset, task.ids)
             labelled = 0 if labels is None else labels.count_by(self.dataset, task.sealed)
         before = task.before[0] if task.before else ""
         return ForgottenThere(self.dataset, before, index.version, len(index), found, labelled)
+
+    def delete_files(self, task: Task) -> dict[str, int]:
+        with closing(open(self.name)) as data:
+            return {"files": _source_of(data).delete(task.keys)}
 
     def relabel(self, digest: str) -> dict[str, int]:
         with self._labels() as labels, closing(open(self.name)) as data:

@@ -22,6 +22,7 @@ from headwater.models.registry import Registry
 from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.affected import Affected, Witnesses
+from headwater.tune.forget.barred import told
 from headwater.tune.forget.past import Past
 from headwater.tune.forget.places import Models, Place
 from headwater.tune.forget.task import Task, find_task
@@ -56,6 +57,16 @@ class Wish:
         by_path = sample_ids(list(self.paths)) if self.paths else np.empty(0, np.int64)
         return np.unique(np.concatenate([np.array(self.ids, np.int64), by_path]))
 
+    def replaces(self, unended: Task) -> bool:
+        """Whether this is another request for the same samples, and comes before any of them is gone."""
+        return bool(len(self.named)) and self.models != unended.models and not unended.begun
+
+    def adapt(self, unended: Task) -> Task:
+        """What was interrupted, as far as that can still be done otherwise: with files deleted, or not."""
+        if not len(self.named):
+            return unended
+        return msgspec.structs.replace(unended, delete_files=self.delete_files)
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -71,14 +82,18 @@ class Scene:
     folder: Path = field(default_factory=forgotten_folder)
     patience_seconds: float = PATIENCE_SECONDS
 
-    def alone(self, *, tell: Callable[[str], None] = lambda text: None) -> AbstractContextManager[None]:
+    def alone(
+        self, *, models: bool = True, tell: Callable[[str], None] = lambda text: None
+    ) -> AbstractContextManager[None]:
         """Nobody else forgets with these models, or with this folder, until the block ends.
 
-        Raises `DatasetError` where somebody does for too long.
+        Raises `DatasetError` where somebody does for too long, or where a folder cannot be locked; if no
+        model is to be made again, the registry may be one of those.
         """
-        registry = self.registry.folder
-        folders = [self.folder, *([registry] if registry.is_dir() else [])]
-        return alone(folders, self.names, patience_seconds=self.patience_seconds, tell=tell)
+        there = [self.registry.folder] if self.registry.folder.is_dir() else []
+        folders, spare = ([self.folder, *there], []) if models else ([self.folder], there)
+        patience = self.patience_seconds
+        return alone(folders, self.names, spare=spare, patience_seconds=patience, tell=tell)
 
     @property
     def stamp(self) -> str:
@@ -137,13 +152,14 @@ def look_around(scene: Scene, wish: Wish) -> Survey:
     Raises `WrongUse` for samples that the dataset does not have, and never had as far as is known, and
     `ModelRefused` or `JournalRefused` where a version in force cannot be made again without them.
     """
-    stamp = scene.stamp
-    unended = find_task(scene.folder, scene.identities, wish.named.tolist())
-    if unended is not None:
-        return Survey(unended, resumed=True, stamp=stamp)
-    with closing(scene.open_data()) as data:
-        task, there = _Surveyor(scene, wish, data).survey()
-    return Survey(task, there, stamp=stamp)
+    with told("look"):
+        stamp = scene.stamp
+        unended = find_task(scene.folder, scene.identities, wish.named.tolist())
+        if unended is not None and not wish.replaces(unended):
+            return Survey(wish.adapt(unended), resumed=True, stamp=stamp)
+        with closing(scene.open_data()) as data:
+            task, there = _Surveyor(scene, wish, data).survey()
+        return Survey(task, there, stamp=stamp)
 
 
 class _Surveyor:

@@ -21,7 +21,8 @@ class Task(msgspec.Struct, frozen=True):
     `facts` say how. `sealed` are the digests of all that saw them, with their names; `left` those in force
     that saw them and stay, by name, with what to do about each; `untold` digests of which nobody can tell,
     with their names. `known` are all versions that the survey knew; without `models` none is sealed.
-    `further` are folders of caches that the user has named.
+    `begun` says that the samples may be gone in some place. `further` are folders of caches that the user
+    has named.
     """
 
     places: tuple[str, ...]
@@ -38,6 +39,7 @@ class Task(msgspec.Struct, frozen=True):
     untold: dict[str, str] = {}
     known: tuple[str, ...] = ()
     models: bool = True
+    begun: bool = False
     delete_files: bool = False
     relabel: bool = True
     method: str = "replay"

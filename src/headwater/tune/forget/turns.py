@@ -42,19 +42,29 @@ def alone(
     folders: Iterable[Path],
     places: Sequence[str],
     *,
+    spare: Iterable[Path] = (),
     patience_seconds: float = PATIENCE_SECONDS,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[None]:
     """The folders are this caller's, to forget samples of `places`, until the block ends.
 
+    Those to `spare` are locked, too, if they can be: in a folder that may not be written to nothing changes.
     Raises `DatasetError` where another keeps one of them for longer than the patience, or where a folder
     cannot be locked.
     """
     end = time.monotonic() + patience_seconds
     with ExitStack() as held:
-        for folder in _in_order(folders):
+        for folder in _in_order([*folders, *(folder for folder in spare if _can_be_locked(folder))]):
             held.enter_context(_held(folder, places, end, tell))
         yield
+
+
+def _can_be_locked(folder: Path) -> bool:
+    try:
+        os.close(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def _in_order(folders: Iterable[Path]) -> list[Path]:
@@ -126,5 +136,5 @@ def _write(lock: int, text: bytes) -> None:
 def _unusable(folder: Path, error: OSError) -> DatasetError:
     return DatasetError(
         f"{folder} cannot be locked, so nothing is forgotten: {error.strerror or error}; make it a folder of "
-        "this machine that may be written to"
+        "this machine that may be written to; for a registry, --no-model leaves all models as they are"
     )

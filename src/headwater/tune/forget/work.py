@@ -15,13 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from headwater.data.forgetting import Audit
 from headwater.engine.together import all_at_once
-from headwater.errors import HeadwaterError, StateMismatch
+from headwater.errors import StateMismatch
 from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
+from headwater.tune.forget.barred import told
 from headwater.tune.forget.cached import purge_cache
 from headwater.tune.forget.newcomers import find_newcomers
 from headwater.tune.forget.places import Place
@@ -53,7 +55,7 @@ def forget(scene: Scene, survey: Survey, *, watch: Watch = lambda step: None) ->
 
     Raises `StateMismatch` where others have forgotten samples since the survey, or put a version in force.
     """
-    with scene.alone():
+    with scene.alone(models=survey.task.models):
         return carry_out(scene, survey, watch=watch)
 
 
@@ -87,6 +89,7 @@ class _Work:
             ("seal", self._seal),
             ("caches", self._purge),
             ("meanwhile", self._seal_newcomers),
+            ("files", self._delete_files),
             ("audit", self._note),
             ("end", self._desk.end),
         ]
@@ -98,9 +101,10 @@ class _Work:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        self._watch(name)
         begun = time.monotonic()
-        yield
+        with told(name):
+            self._watch(name)
+            yield
         self._done.seconds[name] = time.monotonic() - begun
 
     def _record(self) -> None:
@@ -115,7 +119,7 @@ class _Work:
             with closing(self._scene.open_data()) as data:
                 for name, old in waiting.items():
                     self._replay_one(data, name, old)
-        except HeadwaterError:
+        except Exception:
             self._desk.end()
             raise
 
@@ -171,6 +175,7 @@ class _Work:
         return task.new.get(name) or next(task.new[here] for here, old in task.old.items() if old == digest)
 
     def _forget(self) -> None:
+        self._desk.save(begun=True)
         self._everywhere(self._forget_at)
 
     def _forget_at(self, place: Place) -> None:
@@ -209,6 +214,13 @@ class _Work:
             self._desk.save(sealed={**task.sealed, **found.seal}, left={**task.left, **found.left})
         if found.seal:
             self._seal()
+
+    def _delete_files(self) -> None:
+        """Last, as it may fail in the middle: nothing else of them is left then."""
+        for place in self._scene.places if self._task.delete_files else ():
+            there, deleted = self._done.found[place.name], place.delete_files(self._task)
+            found = {**there.found, **deleted}
+            self._done.found[place.name] = msgspec.structs.replace(there, found=found)
 
     def _everywhere(self, do: Callable[[Place], None]) -> None:
         """At all places at once; what fails at one keeps the others from nothing, and is raised then."""
