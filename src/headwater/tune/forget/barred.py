@@ -18,6 +18,7 @@ REMEDIES = {
     ),
     "bring": f"{_GO_ON}; or say it with --no-model",
     "caches": f"{_GO_ON}; or delete the cache, and set HEADWATER_CACHE to another folder for that",
+    "scan": "all is forgotten, and that was not looked through: make it one that can be read, and scan again",
     "files": f"{_GO_ON}; or say it without --delete-files, and delete the files yourself",
 }
 """What helps at a step; what is not here goes on."""

@@ -199,7 +199,7 @@ class Here:
 
     def delete_files(self, task: Task) -> dict[str, int]:
         with closing(open(self.name)) as data:
-            return {"files": _source_of(data).delete(task.keys)}
+            return {"files": _source_of(data).delete(task.known_paths)}
 
     def relabel(self, digest: str) -> dict[str, int]:
         with self._labels() as labels, closing(open(self.name)) as data:

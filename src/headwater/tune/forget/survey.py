@@ -62,10 +62,12 @@ class Wish:
         return bool(len(self.named)) and self.models != unended.models and not unended.begun
 
     def adapt(self, unended: Task) -> Task:
-        """What was interrupted, as far as that can still be done otherwise: with files deleted, or not."""
+        """What was interrupted, as far as that can still be done otherwise: with files deleted, or not, and
+        with paths that are named only now."""
         if not len(self.named):
             return unended
-        return msgspec.structs.replace(unended, delete_files=self.delete_files)
+        paths = tuple(sorted({*unended.paths, *self.paths} - set(unended.keys)))
+        return msgspec.structs.replace(unended, delete_files=self.delete_files, paths=paths)
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ class _Surveyor:
             places=self._scene.identities,
             ids=tuple(ids.tolist()),
             keys=keys,
+            paths=tuple(sorted(set(wish.paths) - set(keys))),
             contents=contents,
             before=tuple(sorted(before)),
             after=version_without(self._data.index, ids),

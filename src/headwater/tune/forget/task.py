@@ -15,7 +15,8 @@ from headwater.errors import WrongUse
 
 class Task(msgspec.Struct, frozen=True):
     """One request: `places` are stores, or local data, as `Place.identity` has them; `before` the versions
-    that the dataset had, and `after` the one that it will have.
+    that the dataset had, and `after` the one that it will have. `keys` are those of samples that it had,
+    `paths` those that were named of others.
 
     `old` are the versions in force that saw the samples, by name, `new` those that came of the replay, and
     `facts` say how. `sealed` are the digests of all that saw them, with their names; `left` those in force
@@ -28,6 +29,7 @@ class Task(msgspec.Struct, frozen=True):
     places: tuple[str, ...]
     ids: tuple[int, ...]
     keys: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     after: str = ""
@@ -49,6 +51,11 @@ class Task(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """Who forgets in the same places goes on with the same task."""
         return key_of(self.places)
+
+    @property
+    def known_paths(self) -> tuple[str, ...]:
+        """Of all samples, as far as they are known."""
+        return (*self.keys, *self.paths)
 
 
 def key_of(places: Iterable[str]) -> str:
