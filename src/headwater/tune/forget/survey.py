@@ -255,9 +255,17 @@ def _stuck_at(there: Mapping[str, Models], affected: Affected) -> dict[str, str]
 
 
 def version_without(index: Index, ids: Sequence[int] | Ids) -> str:
-    """The version that an index has without these samples, unless a class goes with them."""
+    """The version that an index has without these samples."""
     kept = ~np.isin(index.ids, np.array(ids, np.int64))
     digest = hashlib.blake2b(digest_size=16)
-    for column in (index.ids, index.labels, index.sizes):
-        digest.update(np.ascontiguousarray(column[kept], dtype="<i8").data)
+    for column in (index.ids[kept], _renumbered(index, index.labels[kept]), index.sizes[kept]):
+        digest.update(np.ascontiguousarray(column, dtype="<i8").data)
     return digest.hexdigest()
+
+
+def _renumbered(index: Index, labels: Ids) -> Ids:
+    """Classes that are folders, or names in a column, are those that have samples; others stay."""
+    every = np.unique(index.labels[index.labels >= 0])
+    if index.notes.get("labels", "names") != "names" or len(every) != len(index.classes):
+        return labels
+    return np.where(labels < 0, labels, np.searchsorted(np.unique(labels[labels >= 0]), labels))
