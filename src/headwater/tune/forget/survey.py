@@ -23,6 +23,7 @@ from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
 from headwater.tune.forget.affected import Affected, Witnesses
 from headwater.tune.forget.barred import told
+from headwater.tune.forget.cached import find_earlier
 from headwater.tune.forget.past import Past
 from headwater.tune.forget.places import Models, Place
 from headwater.tune.forget.task import Task, find_task
@@ -151,6 +152,9 @@ class Survey:
 def look_around(scene: Scene, wish: Wish) -> Survey:
     """Look, and change nothing.
 
+    Samples that the data have no more are gone from what is kept of them here, if they were forgotten before,
+    or if this machine knew them: another may have had the stores forget them.
+
     Raises `WrongUse` for samples that the dataset does not have, and never had as far as is known, and
     `ModelRefused` or `JournalRefused` where a version in force cannot be made again without them.
     """
@@ -175,7 +179,8 @@ class _Surveyor:
         gone, now = not self._data.index.has(ids).any(), {one.before for one in there.values()}
         before, after = self._scene.past.divide(ids, {self._data.index.version, *now}, gone=gone)
         known = tuple(version.digest for version in self._scene.registry.versions())
-        affected, left = self._judge(before, after)
+        before |= self._earlier[1]
+        affected, left = self._judge(before, after - before)
         keys, contents = self._describe()
         task = Task(
             places=self._scene.identities,
@@ -199,12 +204,19 @@ class _Surveyor:
         return task, there
 
     @cached_property
+    def _earlier(self) -> tuple[NDArray[np.bool_], set[str]]:
+        """Of those that the data have no more, whom this machine knew, and in which versions."""
+        missing = self._wish.named[~self._data.index.has(self._wish.named)]
+        return find_earlier(self._data.index, missing) if len(missing) else (missing > 0, set())
+
+    @cached_property
     def _ids(self) -> Ids:
         ids, index = self._wish.named, self._data.index
         if not len(ids):
             raise WrongUse("name the samples to forget, by their ids or with --path; nothing was interrupted")
         missing = ids[~index.has(ids)]
-        for id in missing[~self._scene.past.know(missing)].tolist():
+        known = self._scene.past.know(missing) | self._earlier[0]
+        for id in missing[~known].tolist():
             raise WrongUse(
                 f"dataset {index.version[:8]} of {len(index):,} samples has no sample with id {id}; "
                 "`headwater ls` shows ids, and --path takes the path within the dataset"
