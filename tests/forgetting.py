@@ -36,7 +36,7 @@ NAME = "colours"
 FEATURE_BYTES = 1 << 24
 STEPS = (
     *("record", "replay", f"keep {NAME}", f"note {NAME}", "bring", "forget", "relabel", "seal", "seal here"),
-    *("caches", "audit", "end"),
+    *("caches", "meanwhile", "files", "audit", "end"),
 )
 """Of forgetting, as a watch is told of them."""
 

@@ -88,6 +88,38 @@ def test_a_trace_is_told_and_is_a_failure(place: Path, capsys: pytest.CaptureFix
     assert {trace["mark"] for trace in said["traces"]} == {f"id, decimal of {ID}", f"path {KEY}"}
 
 
+def test_a_scan_of_nothing_assures_nobody(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = call(capsys, place / "photos", ID, "--scan", place / "typo", code=2)
+    assert "typo: there is no such file or folder; nothing was forgotten" in said["error"]["message"]
+    with closing(hw.open(place / "photos")) as data:
+        assert len(data) == COUNT
+
+
+def test_a_scan_when_it_is_forgotten_already_looks_for_paths_that_are_named(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "mine").mkdir()
+    (place / "mine" / "notes.txt").write_text(f"the photo {KEY}")
+    said = call(capsys, place / "photos", ID)
+    assert said["sought"] == {"ids": 1, "paths": 1, "contents": 1}
+    said = call(capsys, place / "photos", ID, "--scan", place / "mine")
+    assert said["sought"] == {"ids": 1, "paths": 0, "contents": 0}
+    assert not said["traces"]
+    assert run(["forget", str(place / "photos"), str(ID), "--yes", "--scan", str(place / "mine")]) == 0
+    told = "the scan could not look for the paths of 1 and the contents of 1 of 1 samples"
+    assert told in capsys.readouterr().err
+    said = call(capsys, place / "photos", "--path", KEY, "--scan", place / "mine", code=1)
+    assert said["sought"] == {"ids": 1, "paths": 1, "contents": 0}
+    assert [trace["mark"] for trace in said["traces"]] == [f"path {KEY}"]
+
+
+def test_a_file_can_be_deleted_later_by_its_path(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(capsys, place / "photos", ID)
+    said = call(capsys, place / "photos", "--path", KEY, "--delete-files")
+    assert next(iter(said["places"].values()))["found"]["files"] == 1
+    assert not (place / "photos" / KEY).exists()
+
+
 def test_a_dry_run_changes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = call(capsys, place / "photos", ID, "--dry-run")
     assert said["samples"] == [{"id": ID, "key": KEY}]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from headwater.errors import DatasetStale, ModelRefused, Refused, Unreachable
+from headwater.errors import DatasetStale, ModelRefused, Refused, Unreachable, WrongUse
 from headwater.models.registry import Registry
 from headwater.store.client.models import models_of
 from headwater.store.pushing import push
@@ -185,6 +185,39 @@ def test_models_that_were_left_forget_when_they_are_asked_again(yard: Yard) -> N
     assert not [trace for mark in marks for trace in yard.traces(mark)]
     with models_of(yard.stores[0].address) as models, pytest.raises(ModelRefused, match="is sealed"):
         models.switch(NAME, old)
+
+
+def test_another_machine_that_knew_the_sample_forgets_what_it_keeps(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a cache, lists and a registry of its own, and hears nothing of what the first one did."""
+    (id,), first, there = yard.ids(3), yard.folder / "tuner", yard.folder / "other"
+    marks = yard.marks(id)
+
+    def be(machine: Path) -> Yard:
+        monkeypatch.setenv("HEADWATER_CACHE", str(machine / "cache"))
+        monkeypatch.setenv("HEADWATER_FORGOTTEN", str(machine / "forgotten"))
+        return yard
+
+    shutil.copytree(first / "models", there / "models")
+    registry = Registry(there / "models")
+    be(there).marks(id)
+    places = tuple(AtStore(uri, registry, Access()) for uri in yard.uris)
+    scene = Scene(places, registry, lambda: hw.open(yard.uris, progress=False), there / "forgotten")
+    with pytest.raises(WrongUse, match="no sample with id 7"):
+        look_around(scene, Wish(ids=(7,)))
+    be(first).forget(Wish(ids=(id,)))
+    be(there).marks(yard.ids(5)[0])
+    assert {trace.path.relative_to(there).parts[0] for trace in find_traces([there], marks)} == {
+        "cache",
+        "models",
+    }
+    done = forget(scene, look_around(scene, Wish(ids=(id,))))
+    assert done.cached["cached indexes"] > 0
+    assert len(done.task.sealed) == 1
+    assert not find_traces([there], marks)
+    with pytest.raises(WrongUse, match="no sample with id 7"):
+        look_around(scene, Wish(ids=(7,)))
 
 
 def test_files_are_deleted_only_where_that_is_allowed(yard: Yard) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +37,7 @@ _STEPS = {
     "relabel": "renewing labels",
     "seal": "sealing the versions that saw it",
     "caches": "clearing caches",
+    "meanwhile": "looking for models that came meanwhile",
     "audit": "noting that it was done",
 }
 
@@ -118,26 +119,48 @@ def forget(
     )
     labels = _Labels(db, dataset, parse_bytes(feature_bytes))
     scene = _scene(data, registry, labels, token_file, Link(ca=ca, cert=cert, key=key))
-    survey = look_around(scene, wish)
     if dry_run:
-        _print_survey(survey, as_json=json)
-    else:
-        _carry_out(scene, survey, scan or (), sure=yes, as_json=json)
+        _print_survey(look_around(scene, wish), as_json=json)
+        return
+    with scene.alone(models=wish.models, tell=say):
+        survey = look_around(scene, wish)
+        _check_folders(scan or ())  # when Headwater's own are there
+        done = _carry_out(scene, survey, sure=yes or json)
+    _finish(done, scan or (), as_json=json)
 
 
-def _carry_out(scene: Scene, survey: Survey, scan: Sequence[Path], *, sure: bool, as_json: bool) -> None:
-    """Ask first unless somebody is sure or has begun it; exit code 1 if the scan finds a trace."""
-    from headwater.tune.forget.traces import find_traces, marks_of
-    from headwater.tune.forget.work import forget as forget_all
+def _carry_out(scene: Scene, survey: Survey, *, sure: bool) -> Forgot:
+    """Ask first unless somebody is sure or has begun it."""
+    from headwater.tune.forget.work import carry_out
 
-    if not (sure or as_json or survey.resumed):
+    if not (sure or survey.resumed):
         _print_survey(survey, as_json=False)
         _ask()
-    done = forget_all(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
-    traces = find_traces(scan, marks_of(done.task))
-    _print(done, traces, as_json=as_json)
+    return carry_out(scene, survey, watch=lambda step: say(_STEPS[step]) if step in _STEPS else None)
+
+
+def _finish(done: Forgot, scan: Sequence[Path], *, as_json: bool) -> None:
+    """Say what was done; exit code 1 if the scan finds a trace."""
+    from headwater.tune.forget.barred import told
+    from headwater.tune.forget.traces import find_traces, marks_of, sought
+
+    with told("scan"):
+        traces = find_traces(scan, marks_of(done.task))
+    known = sought(done.task)
+    if as_json:
+        print_json({**_document(done, traces), "sought": known})
+    else:
+        _print(done, traces)
+        _tell_unsought(known if scan else {})
     if traces:
         raise typer.Exit(1)
+
+
+def _check_folders(scan: Sequence[Path]) -> None:
+    """Where nothing is, nothing is found, which would assure somebody of nothing."""
+    for folder in scan:
+        if not folder.exists():
+            raise WrongUse(f"--scan {folder}: there is no such file or folder; nothing was forgotten")
 
 
 def _ask() -> None:
@@ -229,26 +252,26 @@ def _print_survey(survey: Survey, *, as_json: bool) -> None:
     _tell_left(task)
 
 
-def _print(done: Forgot, traces: Sequence[Trace], *, as_json: bool) -> None:
+def _document(done: Forgot, traces: Sequence[Trace]) -> dict[str, Any]:
     task = done.task
-    if as_json:
-        print_json(
-            {
-                "samples": len(task.ids),
-                "resumed": done.resumed,
-                "places": {name: _describe(there) for name, there in done.found.items()},
-                "models": {name: _describe_model(done, name) for name in task.old},
-                "brought": done.brought,
-                "relabelled": done.relabelled,
-                "sealed": sorted(task.sealed),
-                "left": task.left,
-                "untold": task.untold,
-                "cached": done.cached,
-                "traces": [{"path": str(one.path), "mark": one.mark} for one in traces],
-                "seconds": done.seconds,
-            }
-        )
-        return
+    return {
+        "samples": len(task.ids),
+        "resumed": done.resumed,
+        "places": {name: _describe(there) for name, there in done.found.items()},
+        "models": {name: _describe_model(done, name) for name in task.old},
+        "brought": done.brought,
+        "relabelled": done.relabelled,
+        "sealed": sorted(task.sealed),
+        "left": task.left,
+        "untold": task.untold,
+        "cached": done.cached,
+        "traces": [{"path": str(one.path), "mark": one.mark} for one in traces],
+        "seconds": done.seconds,
+    }
+
+
+def _print(done: Forgot, traces: Sequence[Trace]) -> None:
+    task = done.task
     rows = [
         (what, f"{count:,}", name)
         for name, there in done.found.items()
@@ -300,6 +323,17 @@ def _tell_model(done: Forgot, name: str) -> str:
     )
     reason = f"; {facts['reason']}" if facts.get("reason") else ""
     return f"{name}: {facts['from'][:_SHOWN]} became {facts['to'][:_SHOWN]} ({near}{reason})"
+
+
+def _tell_unsought(known: Mapping[str, int]) -> None:
+    """What the scan could not look for, because nobody knows it any more."""
+    missing = {what: known["ids"] - count for what, count in known.items()}
+    said = " and ".join(f"the {what} of {count:,}" for what, count in missing.items() if count)
+    if said:
+        say(
+            f"the scan could not look for {said} of {known['ids']:,} samples, which the data had no more "
+            "when this was asked; --path names paths"
+        )
 
 
 def _tell_left(task: Task) -> None:

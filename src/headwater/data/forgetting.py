@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,12 +40,22 @@ class Plans:
 
         Drafts of plans that were never acknowledged are deleted, so nobody may be writing one meanwhile.
         """
-        if not self._folder.is_dir():
-            return []
         for draft in self._folder.glob(".*"):
             draft.unlink(missing_ok=True)
-        found = (_read(path, kind) for path in sorted(self._folder.iterdir()))
+        return self.all(kind)
+
+    def all(self, kind: type[P]) -> list[P]:
+        """The same, while others may be writing."""
+        found = (_read(path, kind) for path in sorted(self._folder.glob("[!.]*")))
         return [plan for plan in found if plan is not None]
+
+    def digest(self) -> str:
+        """Of all plans; it changes when one of them does."""
+        text = hashlib.blake2b(digest_size=16)
+        for path in sorted(self._folder.glob("[!.]*")):
+            with suppress(FileNotFoundError):  # carried out since
+                text.update(path.name.encode() + path.read_bytes())
+        return text.hexdigest()
 
     def keep(self, name: str, plan: object) -> None:
         """On disk when this returns."""
@@ -85,6 +96,14 @@ class Audit:
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / _AUDIT
 
+    @property
+    def size(self) -> int:
+        """Bytes; it grows with every line."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def lines(self) -> Iterator[dict[str, Any]]:
         """All that can be read."""
         try:
@@ -121,7 +140,3 @@ class Audit:
                 os.fsync(file.fileno())
             sync_folder(self._folder)
         return True
-
-    def when(self, hash: str) -> str | None:
-        """When a sample was forgotten, by its keyed hash; None if it was not."""
-        return next((str(line.get("time")) for line in self.lines() if hash in line.get("hashes", ())), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -141,6 +143,34 @@ def test_what_a_killed_store_has_left_is_done_when_it_starts(
     assert (line["before"], line["by"], line["found"]["index"]) == ("v", "somebody", 1)
     assert not list((folder / "plans").iterdir())
     assert not find_traces(kept(place), marks)
+
+
+def test_who_asked_for_files_to_be_deleted_can_take_that_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as where the disk turns out to be read-only: files go last, and do not keep the rest."""
+    id, marks = find(place, "00007.jpg")
+    path, unlink = place / "photos" / "00007.jpg", os.unlink
+
+    def refuse(wanted: str | Path) -> None:
+        if str(wanted) == str(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(wanted))
+        unlink(wanted)
+
+    plans = place / "state" / "forgotten" / "plans"
+    with serving(place, may_delete=True) as (_, client):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "access", lambda folder, mode: str(folder) != str(path.parent))
+            with pytest.raises(DatasetError, match="it may not be written to"):
+                client.forget("photos", [id], delete_files=True, dry_run=True)
+        assert not plans.exists()
+        monkeypatch.setattr(os, "unlink", refuse)
+        with pytest.raises(DatasetError, match="or forget without deleting files"):
+            client.forget("photos", [id], delete_files=True)
+        assert {trace.path.parent.name for trace in find_traces(kept(place), marks)} == {"plans"}
+        assert client.forget("photos", [id]).samples == COUNT
+    assert path.exists()
+    assert not list(plans.iterdir())
 
 
 def plan_of(id: int, *, dataset: str = "photos", delete_files: bool = False) -> ForgetPlan:

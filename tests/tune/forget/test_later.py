@@ -54,7 +54,7 @@ def test_the_audit_notes_both_requests_and_not_a_third(home: Home) -> None:
     assert (first["models"], first["sealed"], first["left"]) == ({}, [], [NAME])
     assert (second["sealed"], second["left"]) == ([old], [])
     assert second["models"] == {NAME: {"from": old, "to": done.task.new[NAME]}}
-    assert home.scene.forgotten_at(ids[0]) == first["time"]
+    assert home.scene.past.when(ids[0]) == first["time"]
 
 
 @pytest.mark.slow

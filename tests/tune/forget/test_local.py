@@ -109,6 +109,15 @@ def test_the_new_head_is_that_of_a_training_without_them(home: Home) -> None:
     assert np.array_equal(found["head/weight"], exact["weight"])
 
 
+def test_the_version_that_the_data_will_have_is_known_also_without_a_class(home: Home) -> None:
+    paths = tuple(f"green/{path.name}" for path in (home.data / "green").iterdir())
+    assert paths
+    done = home.forget(Wish(paths=paths, models=False))
+    with closing(hw.open(home.data)) as data:
+        assert len(data.classes) == 2
+        assert done.task.after == data.version
+
+
 def test_labels_are_renewed_and_those_of_the_sample_are_gone(home: Home) -> None:
     (id,) = some_ids(home, 3)
     done = home.forget(Wish(ids=(id,)))
@@ -156,8 +165,8 @@ def test_the_audit_names_nobody(home: Home) -> None:
     (line,) = Audit(home.folder / "forgotten").lines()
     assert line["places"] == [str(home.data)]
     assert line["hashes"] == home.scene.hashes(ids)
-    assert home.scene.forgotten_at(ids[0]) == line["time"]
-    assert home.scene.forgotten_at(ids[0] + 1) is None
+    assert home.scene.past.when(ids[0]) == line["time"]
+    assert home.scene.past.when(ids[0] + 1) is None
     assert (home.folder / "forgotten" / "key").stat().st_mode & 0o777 == 0o600
 
 

@@ -68,8 +68,12 @@ class Source(Protocol):
     def blocks(self) -> Positions | None:
         """Where runs of samples begin that are read together at no extra cost; None if there are none."""
 
+    def check_deletable(self, keys: Sequence[str]) -> None:
+        """Raise `WrongUse` where samples are no files that can be deleted, and `DatasetError` where those of
+        these samples may not be, as far as that can be told before."""
+
     def delete(self, keys: Sequence[str]) -> int:
-        """Delete the files of these samples; how many there were. Raises `WrongUse` where that cannot be."""
+        """Delete the files of these samples; how many there were. Raises as `check_deletable` does."""
 
     def close(self) -> None:
         """Let go of descriptors, threads and cached bytes."""

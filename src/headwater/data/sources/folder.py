@@ -23,6 +23,7 @@ from headwater.errors import DatasetError, DatasetNotFound, WrongUse
 
 _SUFFIXES = frozenset(IMAGE_SUFFIXES)
 _PATTERN = r"(?i)\.(" + "|".join(IMAGE_SUFFIXES) + ")$"
+_INSTEAD = "check its permissions, or forget without deleting files"
 _RACY_NS = 50_000_000
 """A folder touched this recently may change again within one tick of the file system's clock."""
 
@@ -63,12 +64,18 @@ class FolderSource:
     def blocks(self) -> Positions | None:
         return None
 
-    def delete(self, keys: Sequence[str]) -> int:
+    def check_deletable(self, keys: Sequence[str]) -> None:
         if self.remote:
             raise WrongUse(
                 f"objects of {self.uri} are not deleted from here; forget without deleting files, and delete "
                 "them with the bucket's own tools"
             )
+        for folder in sorted({os.path.dirname(os.path.join(self._root, key)) for key in keys}):
+            if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
+                raise DatasetError(f"cannot delete files in {folder}: it may not be written to; {_INSTEAD}")
+
+    def delete(self, keys: Sequence[str]) -> int:
+        self.check_deletable(keys)
         found = 0
         for key in keys:
             path = os.path.join(self._root, key)
@@ -77,9 +84,7 @@ class FolderSource:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise DatasetError(
-                    f"cannot delete {path}: {error.strerror}; check its permissions"
-                ) from error
+                raise DatasetError(f"cannot delete {path}: {error.strerror}; {_INSTEAD}") from error
             sync_folder(Path(path).parent)
             found += 1
         return found

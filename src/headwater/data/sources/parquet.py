@@ -84,11 +84,15 @@ class ParquetSource:
         changes = (group[1:] != group[:-1]) | (shard[1:] != shard[:-1])
         return np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
 
-    def delete(self, keys: Sequence[str]) -> int:
+    def check_deletable(self, keys: Sequence[str]) -> None:
         raise WrongUse(
             f"a sample of {self.uri} is a row of a Parquet file, which is not deleted in place; forget "
             "without deleting files, and write the file anew without it"
         )
+
+    def delete(self, keys: Sequence[str]) -> int:
+        self.check_deletable(keys)
+        return 0
 
     def close(self) -> None:
         for cache in (self._groups, self._tables, self._footers):

@@ -55,11 +55,15 @@ class TarSource:
     def blocks(self) -> Positions | None:
         return None
 
-    def delete(self, keys: Sequence[str]) -> int:
+    def check_deletable(self, keys: Sequence[str]) -> None:
         raise WrongUse(
             f"a sample of {self.uri} is a member of a tar, which is not deleted in place; forget without "
             "deleting files, and write the file anew without it"
         )
+
+    def delete(self, keys: Sequence[str]) -> int:
+        self.check_deletable(keys)
+        return 0
 
     def close(self) -> None:
         self._files.close()

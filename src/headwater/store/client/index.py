@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,14 @@ from headwater.store.wire.payloads import Damaged
 log = logging.getLogger("headwater")
 
 T = TypeVar("T")
+
+
+def kept_indexes() -> Iterator[Index]:
+    """All that were fetched before, and can be read; those of what a store serves no more among them."""
+    for path in sorted(cache_folder().glob("remote-*.arrow")):
+        index = _load(path)
+        if index is not None:
+            yield index
 
 
 def open_index(replicas: Replicas, dataset: str, facts: DatasetFacts, *, progress: bool | None) -> Index:

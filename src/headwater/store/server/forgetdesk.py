@@ -65,16 +65,20 @@ class ForgetPlan(msgspec.Struct, frozen=True):
     by: str = ""
 
     def joined(self, other: ForgetPlan | None) -> ForgetPlan:
-        """Both; `before` is that of the older one."""
+        """Both; `before` is that of the older one.
+
+        Who asks for all of that again, and not for its files to be deleted, takes that back.
+        """
         if other is None:
             return self
+        taken_back = self.by == other.by and set(self.ids) >= set(other.ids)
         return ForgetPlan(
             dataset=self.dataset,
             ids=tuple(sorted({*self.ids, *other.ids})),
             keys=tuple(sorted({*self.keys, *other.keys})),
             contents=tuple(sorted({*self.contents, *other.contents})),
             before=other.before,
-            delete_files=self.delete_files or other.delete_files,
+            delete_files=self.delete_files or (other.delete_files and not taken_back),
             by=self.by,
         )
 
@@ -166,7 +170,9 @@ class ForgetDesk:
         if index.has(ids).sum() == len(index):
             raise WrongUse(f"these are all samples of {asked.dataset!r}; serve it no more instead")
         if asked.delete_files:
-            self._desk.datasets[asked.dataset].source.delete([])  # raises for what is no file of its own
+            there = index.position_of(ids[index.has(ids)]).tolist()
+            keys = [index.key(position) for position in there]
+            self._desk.datasets[asked.dataset].source.check_deletable(keys)
 
     def _check_may_delete(self) -> None:
         if not self._may_delete:
@@ -244,9 +250,9 @@ class ForgetDesk:
         if labels is not None:
             found["labels"] = labels.forget(name, ids)
         found["inbox"] = self._belongings.keeper.forget(name, plan.keys, plan.contents)
-        if plan.delete_files and self._may_delete:
-            found["files"] = self._desk.datasets[name].source.delete(plan.keys)
         found["cached indexes"] = drop_indexes(ids, cache_folder())
+        if plan.delete_files and self._may_delete:  # last, as it may fail in the middle
+            found["files"] = self._desk.datasets[name].source.delete(plan.keys)
         return found
 
     def _note(self, plan: ForgetPlan, found: Mapping[str, int]) -> None:

@@ -8,11 +8,33 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.data.index import Index
 from headwater.data.indexcache import cache_folder, drop_indexes
 from headwater.engine.drawer import INDEX, erase
 from headwater.measure.key import records_folder
 from headwater.measure.signalfile import drop_tables
+from headwater.store.client.index import kept_indexes
 from headwater.tune.workplace import drop_workplaces
+
+
+def find_earlier(index: Index, ids: NDArray[np.int64]) -> tuple[NDArray[np.bool_], set[str]]:
+    """Which of these ids the data of a store had when this machine opened them, and versions that had them.
+
+    What was fetched then is an index of these data if they have most of its samples, of the same sizes.
+    """
+    found, versions = np.zeros(len(ids), np.bool_), set[str]()
+    for earlier in kept_indexes():
+        there = earlier.has(ids)
+        if there.any() and _is_earlier(earlier, index):
+            found |= there
+            versions.add(earlier.version)
+    return found, versions
+
+
+def _is_earlier(earlier: Index, index: Index) -> bool:
+    common = np.flatnonzero(index.has(earlier.ids))
+    now = index.sizes[index.position_of(earlier.ids[common])]
+    return 2 * int(np.count_nonzero(earlier.sizes[common] == now)) > len(earlier)
 
 
 def purge_cache(

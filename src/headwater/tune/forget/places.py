@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,6 +50,10 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def identity(self) -> str:
+        """Where that is, the same however it was spelled."""
+
     def look(
         self, ids: Sequence[int], models: Sequence[str] = (), *, delete_files: bool = False
     ) -> ForgottenThere:
@@ -62,6 +67,9 @@ class Place(Protocol):
 
     def forget(self, task: Task) -> ForgottenThere:
         """Have the samples forgotten."""
+
+    def delete_files(self, task: Task) -> dict[str, int]:
+        """Delete the samples' files, where `forget` has not done that; how many."""
 
     def relabel(self, digest: str) -> dict[str, int]:
         """Renew labels with a version; how many stayed and changed."""
@@ -77,6 +85,14 @@ class AtStore:
     name: str
     registry: Registry
     access: Access
+
+    @cached_property
+    def identity(self) -> str:
+        address = Address.parse(self.name)
+        if address.dataset:
+            return str(address)
+        with self._client() as client:
+            return str(replace(address, dataset=client.dataset()[0]))
 
     def look(
         self, ids: Sequence[int], models: Sequence[str] = (), *, delete_files: bool = False
@@ -109,6 +125,9 @@ class AtStore:
                 dataset, task.ids, delete_files=task.delete_files, models=sorted(task.sealed)
             )
 
+    def delete_files(self, task: Task) -> dict[str, int]:
+        return {}  # the store has
+
     def relabel(self, digest: str) -> dict[str, int]:
         (done,) = relabel_at([self.name], Wish(model=digest), self.access)
         if done.failure is not None:
@@ -140,14 +159,20 @@ class Here:
     labels: str | None = None
     feature_bytes: int = 0
 
+    @cached_property
+    def identity(self) -> str:
+        return locate(self.name, SourceOptions()).place
+
     def look(
         self, ids: Sequence[int], models: Sequence[str] = (), *, delete_files: bool = False
     ) -> ForgottenThere:
         with closing(open(self.name)) as data:
             index = data.index
+            wanted = np.array(ids, np.int64)
+            there = index.position_of(wanted[index.has(wanted)]).tolist()
             if delete_files:
-                _source_of(data).delete([])
-            found = {"index": int(index.has(np.array(ids, np.int64)).sum())}
+                _source_of(data).check_deletable([index.key(position) for position in there])
+            found = {"index": len(there)}
         with self._labels() as labels:
             if labels is not None:
                 found["labels"] = labels.count_rows(self.dataset, ids)
@@ -165,14 +190,16 @@ class Here:
         found = {"index": len(task.keys)}
         with closing(open(self.name)) as data:
             index = data.index
-            if task.delete_files:
-                found["files"] = _source_of(data).delete(task.keys)
         with self._labels() as labels:
             if labels is not None:
                 found["labels"] = labels.forget(self.dataset, task.ids)
             labelled = 0 if labels is None else labels.count_by(self.dataset, task.sealed)
         before = task.before[0] if task.before else ""
         return ForgottenThere(self.dataset, before, index.version, len(index), found, labelled)
+
+    def delete_files(self, task: Task) -> dict[str, int]:
+        with closing(open(self.name)) as data:
+            return {"files": _source_of(data).delete(task.known_paths)}
 
     def relabel(self, digest: str) -> dict[str, int]:
         with self._labels() as labels, closing(open(self.name)) as data:
@@ -188,7 +215,7 @@ class Here:
     @property
     def forgotten(self) -> Forgotten:
         """The user's list of this data."""
-        return Forgotten(forgotten_folder(), locate(self.name, SourceOptions()).place)
+        return Forgotten(forgotten_folder(), self.identity)
 
     @contextmanager
     def _labels(self) -> Iterator[LabelDatabase | None]:

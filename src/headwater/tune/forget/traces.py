@@ -65,8 +65,13 @@ def marks_of(task: Task) -> Marks:
     found: dict[str, bytes] = {}
     for id in task.ids:
         found |= {f"{mark} of {id}": needle for mark, needle in Marks.of(id).needles.items()}
-    found |= {f"path {key}": key.encode() for key in task.keys}
+    found |= {f"path {key}": key.encode() for key in task.known_paths}
     return Marks(found | {f"content {digest}": digest.encode() for digest in task.contents})
+
+
+def sought(task: Task) -> dict[str, int]:
+    """How many samples of a task are known by each: paths and contents are, as long as the data have them."""
+    return {"ids": len(task.ids), "paths": len(task.known_paths), "contents": len(task.contents)}
 
 
 def find_traces(folders: Iterable[Path], marks: Marks) -> list[Trace]:

@@ -15,16 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from headwater.data.forgetting import Audit
 from headwater.engine.together import all_at_once
-from headwater.errors import HeadwaterError
+from headwater.errors import StateMismatch
 from headwater.store.dataset import Dataset
 from headwater.store.wire.messages import ForgottenThere
+from headwater.tune.forget.barred import told
 from headwater.tune.forget.cached import purge_cache
+from headwater.tune.forget.newcomers import find_newcomers
 from headwater.tune.forget.places import Place
-from headwater.tune.forget.survey import Ids, Scene, Survey, version_without
+from headwater.tune.forget.survey import Ids, Scene, Survey
 from headwater.tune.forget.task import Desk, Task
 
 Watch = Callable[[str], None]
@@ -48,7 +51,21 @@ class Forgot:
 
 
 def forget(scene: Scene, survey: Survey, *, watch: Watch = lambda step: None) -> Forgot:
-    """Do what a survey says, or what is left of it. Raises what a place does; asked again, it goes on."""
+    """Do what a survey says, or what is left of it. Raises what a place does; asked again, it goes on.
+
+    Raises `StateMismatch` where others have forgotten samples since the survey, or put a version in force.
+    """
+    with scene.alone(models=survey.task.models):
+        return carry_out(scene, survey, watch=watch)
+
+
+def carry_out(scene: Scene, survey: Survey, *, watch: Watch = lambda step: None) -> Forgot:
+    """The same for who is `alone` already."""
+    if survey.stamp != scene.stamp:
+        raise StateMismatch(
+            "since it was looked at what is to be forgotten, other samples have been forgotten, or another "
+            "version of a model came into force; look again"
+        )
     return _Work(scene, survey, watch).run()
 
 
@@ -71,6 +88,8 @@ class _Work:
             ("relabel", self._relabel),
             ("seal", self._seal),
             ("caches", self._purge),
+            ("meanwhile", self._seal_newcomers),
+            ("files", self._delete_files),
             ("audit", self._note),
             ("end", self._desk.end),
         ]
@@ -82,9 +101,10 @@ class _Work:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        self._watch(name)
         begun = time.monotonic()
-        yield
+        with told(name):
+            self._watch(name)
+            yield
         self._done.seconds[name] = time.monotonic() - begun
 
     def _record(self) -> None:
@@ -99,7 +119,7 @@ class _Work:
             with closing(self._scene.open_data()) as data:
                 for name, old in waiting.items():
                     self._replay_one(data, name, old)
-        except HeadwaterError:
+        except Exception:
             self._desk.end()
             raise
 
@@ -115,7 +135,7 @@ class _Work:
         made = {
             "by": "forget",
             "from": old,
-            "data": version_without(data.index, task.ids),
+            "data": task.after,
             "samples": int(again.version.made.get("samples", 0)) - len(gone),
             "accuracy": [],  # nobody has measured this head
             "forgot": {**facts, "hashes": sorted(self._scene.hashes(gone.tolist()))[:_NAMED]},
@@ -129,12 +149,14 @@ class _Work:
     def _gone_from(self, ids: Ids, data: Dataset) -> Ids:
         """Who of these goes; also who was forgotten before while models were left as they are."""
         named = np.intersect1d(np.array(self._task.ids, np.int64), ids)
-        return np.union1d(named, self._scene.forgotten(ids[~data.index.has(ids)]))
+        missing = ids[~data.index.has(ids)]
+        return np.union1d(named, missing[self._scene.past.know(missing)])
 
     def _bring(self) -> None:
         """In force here, and wherever one that saw the samples is."""
         for name, new in self._task.new.items():
-            if self._registry.in_force().get(name) != new:
+            now = self._registry.in_force().get(name)
+            if now is None or now in self._task.sealed:  # else somebody has put another in force since
                 # What replaces a version in force may be as little measured as that one was.
                 self._registry.switch(name, new, unmeasured=True)
         if self._task.new:
@@ -153,6 +175,7 @@ class _Work:
         return task.new.get(name) or next(task.new[here] for here, old in task.old.items() if old == digest)
 
     def _forget(self) -> None:
+        self._desk.save(begun=True)
         self._everywhere(self._forget_at)
 
     def _forget_at(self, place: Place) -> None:
@@ -183,6 +206,22 @@ class _Work:
         self._watch(f"seal at {place.name}")
         place.seal(digests)
 
+    def _seal_newcomers(self) -> None:
+        """Once no fine-tuning over the old data is under way here any more."""
+        found = find_newcomers(self._registry, self._task, self._scene.open_data)
+        if found.seal or found.left:
+            task = self._task
+            self._desk.save(sealed={**task.sealed, **found.seal}, left={**task.left, **found.left})
+        if found.seal:
+            self._seal()
+
+    def _delete_files(self) -> None:
+        """Last, as it may fail in the middle: nothing else of them is left then."""
+        for place in self._scene.places if self._task.delete_files else ():
+            there, deleted = self._done.found[place.name], place.delete_files(self._task)
+            found = {**there.found, **deleted}
+            self._done.found[place.name] = msgspec.structs.replace(there, found=found)
+
     def _everywhere(self, do: Callable[[Place], None]) -> None:
         """At all places at once; what fails at one keeps the others from nothing, and is raised then."""
         if len(self._scene.places) == 1:
@@ -200,7 +239,7 @@ class _Work:
             "places": list(task.places),
             "samples": len(task.ids),
             "before": list(task.before),
-            "versions": [one.version for one in self._done.found.values()],
+            "versions": sorted({task.after, *(one.version for one in self._done.found.values())}),
             "models": {name: {"from": old, "to": task.new.get(name)} for name, old in task.old.items()},
             "sealed": sorted(task.sealed),
             "left": sorted(task.left),
