@@ -14,7 +14,7 @@ from torch import nn
 
 import headwater as hw
 from headwater import transforms as T
-from headwater.errors import ModelError, ModelNotFound, ModelRefused
+from headwater.errors import ModelError, ModelNotFound, ModelRefused, WrongUse
 from headwater.models import Registry
 from headwater.models.export import export
 from headwater.models.runtime import Engine
@@ -218,6 +218,15 @@ def test_what_is_not_there_or_cut_short_is_said(tmp_path: Path) -> None:
         with pytest.raises(ModelRefused):
             hw.load_ticket(tmp_path, make("VGG"))
         (tmp_path / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("inside", ["", "deep"])
+def test_a_file_where_the_folder_should_be_is_refused_and_kept(inside: str, tmp_path: Path) -> None:
+    model, ticket = make_slim("VGG")
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(WrongUse, match=r"file.* is no folder, or lies in a file; give a folder"):
+        ticket.save(tmp_path / "file" / inside, model)
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_half_floats_that_are_not_kept_are_refused(tmp_path: Path) -> None:

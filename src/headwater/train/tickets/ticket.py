@@ -19,7 +19,7 @@ from torch import nn
 
 from headwater.data.atomic import replacing
 from headwater.data.pipeline import Pipeline
-from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMismatch
+from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMismatch, WrongUse
 from headwater.models import weights
 from headwater.models.refill import Refill
 from headwater.models.registry import Registry
@@ -67,9 +67,15 @@ class Ticket:
     after: Cost
 
     def save(self, folder: str | os.PathLike[str], model: nn.Module) -> None:
-        """Write the manifest, and the weights that the slim model has now; `load_ticket` reads them."""
+        """Write the manifest, and the weights that the slim model has now; `load_ticket` reads them.
+
+        Raises `WrongUse` where there is a file instead of a folder.
+        """
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise WrongUse(f"{target} is no folder, or lies in a file; give a folder to write to") from error
         content = weights.dump({name: _to_array(name, tensor) for name, tensor in model.state_dict().items()})
         manifest = _Manifest(self.plan.to_dict(), self.shape, self.before, self.after, digest_of(content))
         for name, data in (
