@@ -155,7 +155,11 @@ class EarlyBird:
         after, own = measure_cost(tried, self._example), tensors_of(tried)
         operate(self._model, cuts, optimizer)
         take_statistics(self._model, tried)
-        shape = Shape(cuts.attributes, {name: tuple(own[name].shape) for name in cuts.tensors})
+        shape = Shape(
+            cuts.attributes,
+            {name: tuple(own[name].shape) for name in cuts.tensors},
+            {name: cut.shape for name, cut in cuts.tensors.items()},
+        )
         self._ticket = Ticket(plan, shape, before, after)
         return self._ticket
 

@@ -36,10 +36,14 @@ MANIFEST, WEIGHTS = "ticket.json", "weights.safetensors"
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What differs from the dense model: numbers of modules, and shapes of tensors, by name."""
+    """What differs from the dense model: numbers of modules, and shapes of tensors, by name.
+
+    `dense` are the shapes that these tensors have in the dense model.
+    """
 
     modules: Attributes
     tensors: dict[str, tuple[int, ...]]
+    dense: dict[str, tuple[int, ...]]
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,7 +189,12 @@ def _parse(data: bytes, path: Path) -> _Manifest:
 
 
 def _check_shape(shape: Shape, model: nn.Module) -> None:
-    """Nothing may be larger than in the dense model, nor be there that is not in it."""
+    """Nothing may be larger than in the dense model, nor be there that is not in it, nor be of other widths.
+
+    The model may also be one that is slim already.
+    """
+    if shape.dense.keys() != shape.tensors.keys():
+        raise ModelRefused("the manifest has dense shapes of other tensors; save the ticket again")
     modules, tensors = dict(model.named_modules()), tensors_of(model)
     for name, numbers in shape.modules.items():
         for key, value in numbers.items():
@@ -198,6 +207,11 @@ def _check_shape(shape: Shape, model: nn.Module) -> None:
         dense = tuple(tensors[name].shape) if name in tensors else None
         if not _is_within(edges, dense):
             raise ModelRefused(f"{name} is {edges} in the file and {dense} in the model; give the dense one")
+        if dense not in (shape.dense[name], edges):
+            raise ModelRefused(
+                f"{name} is {dense} in the model, and was {shape.dense[name]} in the one that was made slim; "
+                "give a model of these widths"
+            )
 
 
 def _check_costs(manifest: _Manifest, model: nn.Module) -> None:
