@@ -262,8 +262,16 @@ GOOD = [images(seed=seed) for seed in range(3)]
         ([{"images": images()}], WrongUse, "a batch is dict"),
         ([[]], WrongUse, "a batch is list"),
         ([*GOOD, "x"], WrongUse, "a batch is str"),
-        ([*GOOD, images()[:, :2]], RuntimeError, "channels"),
-        (3, TypeError, "not iterable"),
+        (
+            [*GOOD, images()[:, :2]],
+            WrongUse,
+            r"\(8, 2, 16, 16\), torch.float32, is not what .*channels.*; give",
+        ),
+        ([*GOOD, images().double()], WrongUse, r"torch.float64, is not what the model takes"),
+        ([*GOOD, images() * float("nan")], WrongUse, r"\(8, 3, 16, 16\), .* holds what is no number"),
+        ([images() / 0], WrongUse, "holds what is no number"),
+        ([*GOOD, images() * 1e38], ModelError, "statistics of 0.0.1 are no numbers"),
+        (3, WrongUse, "batches is 3; give some batches"),
     ],
 )
 def test_batches_that_are_no_good_change_nothing(batches: Any, kind: type[Exception], reason: str) -> None:
@@ -337,3 +345,18 @@ def test_training_that_ran_away_is_said() -> None:
         norms(model)[0].weight[0] = float("nan")
     with pytest.raises(ModelError, match="training ran away"):
         bird.observe(lr=0.1)
+
+
+def test_a_batch_norm_that_is_held_in_evaluation_is_only_cut() -> None:
+    whole = Whole()
+    held = norms(whole.loop.model)[1].eval()
+    before = copy.deepcopy(held)
+    assert whole.loop.bird.plan is not None
+    whole.loop.bird.slim(whole.loop.optimizer, GOOD)
+    assert held.running_mean is not None
+    assert before.running_mean is not None
+    own, old = held.running_mean.tolist(), before.running_mean.tolist()
+    assert own == [value for value in old if value in own]
+    assert len(own) < len(old)
+    assert norms(whole.loop.model)[0].num_batches_tracked == len(GOOD)
+    assert not held.training

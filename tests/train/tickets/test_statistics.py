@@ -45,6 +45,34 @@ def test_without_batches_statistics_stay() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_batch_norms_that_are_held_in_evaluation_keep_their_statistics() -> None:
+    model, straight = make("VGG").train(), make("VGG").train()
+    held = model.get_submodule("1.1").eval()
+    before = copy.deepcopy(held.state_dict())
+    for one in (model, straight):
+        recalibrate(one, [images(seed=1), images(seed=2)])
+    assert all(torch.equal(before[name], value) for name, value in held.state_dict().items())
+    assert torch.equal(model[0][1].running_mean, straight[0][1].running_mean)  # type: ignore[index]
+    assert not torch.equal(model[2][1].running_mean, straight[2][1].running_mean)  # type: ignore[index]
+    assert [name for name, part in model.named_modules() if not part.training] == ["1.1"]
+
+
+def test_of_a_model_in_evaluation_all_statistics_are_taken() -> None:
+    model, straight = make("VGG").eval(), make("VGG").train()
+    for one in (model, straight):
+        recalibrate(one, [images()])
+    own = straight.state_dict()
+    assert all(torch.equal(own[name], value) for name, value in model.state_dict().items())
+
+
+def test_batch_norms_that_no_batch_comes_to_keep_their_statistics() -> None:
+    model = nn.ModuleDict({"body": make("VGG"), "aside": nn.BatchNorm2d(3)})
+    model.forward = model["body"].forward  # type: ignore[method-assign]
+    nn.init.constant_(model["aside"].running_mean, 7)  # type: ignore[arg-type]
+    assert recalibrate(model, [images()]) == 1
+    assert model["aside"].running_mean.tolist() == [7, 7, 7]  # type: ignore[operator, union-attr]
+
+
 def test_batches_of_something_else_are_refused() -> None:
     model = make("VGG")
     with pytest.raises(WrongUse, match="a batch is dict"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 
 import headwater as hw
 from headwater import transforms as T
-from headwater.errors import ModelError, ModelNotFound, ModelRefused
+from headwater.errors import ModelError, ModelNotFound, ModelRefused, WrongUse
 from headwater.models import Registry
 from headwater.models.export import export
 from headwater.models.runtime import Engine
@@ -107,6 +108,34 @@ def test_a_model_that_it_was_not_made_of_is_refused_and_left_as_it_was(tmp_path:
         hw.load_ticket(tmp_path, nn.Sequential(make("VGG"), nn.Linear(5, 5)))
 
 
+def wide(inner: int, seed: int = 0) -> nn.Module:
+    """Two models of different `inner` are alike once both are slim."""
+    torch.manual_seed(seed)
+    widths = (3, 8, inner, 8)
+    layers = [
+        nn.Sequential(nn.Conv2d(before, after, 3, bias=False), nn.BatchNorm2d(after), nn.ReLU())
+        for before, after in pairwise(widths)
+    ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
+
+
+def test_a_dense_model_of_other_widths_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    dense = wide(32)
+    with torch.no_grad():
+        dense.get_submodule("1.1").weight[::2] = 0  # type: ignore[index]
+    model, ticket = slimmed(dense, 0.4)
+    ticket.save(tmp_path, model)
+    for inner in (64, 40):
+        other = wide(inner)
+        before = repr(other)
+        with pytest.raises(
+            ModelRefused, match=rf"^1\.\S+ is \({inner}.* and was \(32.* in the one that was made"
+        ):
+            hw.load_ticket(tmp_path, other)
+        assert repr(other) == before
+    assert hw.load_ticket(tmp_path, wide(32, seed=3)).shape == ticket.shape
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     for name, ratio in (("one", 0.5), ("two", 0.3)):
         model, ticket = make_slim("VGG", ratio)
@@ -119,11 +148,12 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 
 
 def modules(numbers: dict[str, object]) -> dict[str, Any]:
-    return {"shape": {"modules": {"0.0": numbers}, "tensors": {}}}
+    return {"shape": {"modules": {"0.0": numbers}, "tensors": {}, "dense": {}}}
 
 
 def tensors(*edges: int) -> dict[str, Any]:
-    return {"shape": {"modules": {}, "tensors": {"0.0.weight": edges}}}
+    dense = {"0.0.weight": (16, 3, 3, 3)}
+    return {"shape": {"modules": {}, "tensors": {"0.0.weight": edges}, "dense": dense}}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +168,12 @@ def tensors(*edges: int) -> dict[str, Any]:
         (tensors(10**9, 3, 3, 3), r"0\.0\.weight is \(1000000000, 3, 3, 3\) in the file"),
         (tensors(-1, 3, 3, 3), r"0\.0\.weight is \(-1, 3, 3, 3\) in the file"),
         (tensors(4), r"0\.0\.weight is \(4,\) in the file"),
-        ({"shape": {"modules": {}, "tensors": {}}}, "in the file and .* in the model"),
+        ({"shape": {"modules": {}, "tensors": {}, "dense": {}}}, "in the file and .* in the model"),
+        ({"shape": {"modules": {}, "tensors": {}}}, "missing required field `dense`"),
+        (
+            {"shape": {"modules": {}, "tensors": {}, "dense": {"0.0.bias": [1]}}},
+            "dense shapes of other tensors",
+        ),
         ({"plan": {"step": -3}}, "step -3"),
         ({"plan": {"ratio": 7.0}}, r"ratio 7\.0"),
         ({"plan": {"keep": "0" * 18}}, r"layers of \(0, 0, 0\) channels"),
@@ -218,6 +253,15 @@ def test_what_is_not_there_or_cut_short_is_said(tmp_path: Path) -> None:
         with pytest.raises(ModelRefused):
             hw.load_ticket(tmp_path, make("VGG"))
         (tmp_path / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("inside", ["", "deep"])
+def test_a_file_where_the_folder_should_be_is_refused_and_kept(inside: str, tmp_path: Path) -> None:
+    model, ticket = make_slim("VGG")
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(WrongUse, match=r"file.* is no folder, or lies in a file; give a folder"):
+        ticket.save(tmp_path / "file" / inside, model)
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_half_floats_that_are_not_kept_are_refused(tmp_path: Path) -> None:

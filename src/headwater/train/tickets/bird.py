@@ -17,7 +17,7 @@ from headwater.plan.prune import Channels, Look, PrunePlan, Rule, Watch
 from headwater.plan.prune.rules import find_rule
 from headwater.train.tickets.costs import measure_cost
 from headwater.train.tickets.cuts import Cuts
-from headwater.train.tickets.exactness import cut_exactly, find_exact_groups
+from headwater.train.tickets.exactness import Probe, check_runs, cut_exactly, find_exact_groups
 from headwater.train.tickets.hardware import channel_multiple
 from headwater.train.tickets.lowbits import Rounding
 from headwater.train.tickets.scales import Scales
@@ -150,17 +150,23 @@ class EarlyBird:
             cut_state(self._model, cuts.tensors, optimizer)  # before batches are read, which may be once only
         tried = copy.deepcopy(self._model)
         operate(tried, cuts)
+        check_runs(tried, self._example)
         recalibrate(tried, batches)
         after, own = measure_cost(tried, self._example), tensors_of(tried)
         operate(self._model, cuts, optimizer)
         take_statistics(self._model, tried)
-        shape = Shape(cuts.attributes, {name: tuple(own[name].shape) for name in cuts.tensors})
+        shape = Shape(
+            cuts.attributes,
+            {name: tuple(own[name].shape) for name in cuts.tensors},
+            {name: cut.shape for name, cut in cuts.tensors.items()},
+        )
         self._ticket = Ticket(plan, shape, before, after)
         return self._ticket
 
     def _cuts(self, plan: PrunePlan) -> Cuts:
         try:
-            return cut_exactly(copy_of(self._model), self._example, self._groups, plan.drops())
+            copied = copy_of(self._model)
+            return cut_exactly(copied, Probe.of(copied, self._example), self._groups, plan.drops())
         except ModelError as error:
             raise ModelError(
                 f"{error}; nothing was changed; make an EarlyBird of the model as it is now"

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from headwater.errors import ModelError
+from headwater.train.tickets.modes import Modes, modes_of
 from headwater.train.tickets.tracing import copy_of, remove, trace
 
 Attribute = int | tuple[int, ...]
@@ -53,10 +54,15 @@ class Cuts:
     attributes: Attributes
 
 
-def find_cuts(model: nn.Module, example: torch.Tensor, drops: Mapping[str, Iterable[int]]) -> Cuts:
-    """What the removal of these channels, by group, leaves of a model. The model is not changed."""
+def find_cuts(
+    model: nn.Module, example: torch.Tensor, drops: Mapping[str, Iterable[int]], modes: Modes | None = None
+) -> Cuts:
+    """What the removal of these channels, by group, leaves of a model. The model is not changed.
+
+    It is traced in these modes; None: in those that differ.
+    """
     copied = copy_of(model)
-    graph = trace(copied, example)
+    graph = trace(copied, example, modes_of(copied, example) if modes is None else modes)
     before = dict(_attributes(copied))
     shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(copied)}
     for _, tensor in _tensors(copied):

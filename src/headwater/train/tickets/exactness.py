@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from headwater.errors import HeadwaterError, ModelError
 from headwater.train.tickets.cuts import Cuts, find_cuts
+from headwater.train.tickets.modes import Modes, calm, modes_of, tensors_in
 from headwater.train.tickets.surgery import operate
 from headwater.train.tickets.tracing import Group, Places, copy_of, find_groups
 
@@ -28,14 +30,37 @@ _TOLERANCE = 1e-9  # of the largest output, in double precision
 _IMAGES = 2
 
 
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What models are tried on: an input of this shape, in these modes."""
+
+    example: torch.Tensor
+    modes: Modes
+
+    @classmethod
+    def of(cls, copied: nn.Module, example: torch.Tensor) -> Probe:
+        """For a `copy_of` a model; raises `ModelError` if it does not take the example."""
+        return cls(example, modes_of(copied, example))
+
+    def run(self, model: nn.Module) -> list[torch.Tensor]:
+        """All that it gives to the same two inputs."""
+        inputs = _noise((_IMAGES, *self.example.shape[1:]), seed=1)
+        found: list[torch.Tensor] = []
+        for training in self.modes:
+            with torch.no_grad(), calm(model, training=training):
+                found += tensors_in(model(inputs.clone()))
+        return found
+
+
 def find_exact_groups(model: nn.Module, example: torch.Tensor) -> list[Group]:
     """Groups whose channels can be removed exactly; others are told of in the log, and stay whole.
 
     Raises `ModelError` for a model that cannot be traced.
     """
     copied = _stirred(model)
-    groups = find_groups(copied, example)
-    exact = _sift(copied, example, groups)
+    probe = Probe.of(copied, example)
+    groups = find_groups(copied, probe.example, probe.modes)
+    exact = _sift(copied, probe, groups)
     whole = sorted({group.name for group in groups} - {group.name for group in exact})
     if whole:
         log.warning("channels of %s cannot be removed exactly, and stay whole", ", ".join(whole))
@@ -43,7 +68,7 @@ def find_exact_groups(model: nn.Module, example: torch.Tensor) -> list[Group]:
 
 
 def cut_exactly(
-    copied: nn.Module, example: torch.Tensor, groups: Sequence[Group], drops: Mapping[str, Places]
+    copied: nn.Module, probe: Probe, groups: Sequence[Group], drops: Mapping[str, Places]
 ) -> Cuts:
     """What the removal of these channels leaves of a `copy_of` a model, after it was tried out.
 
@@ -51,13 +76,11 @@ def cut_exactly(
     these channels silent. The copy is not changed.
     """
     masked, slim = copy.deepcopy(copied), copy.deepcopy(copied)
-    inputs = _noise((_IMAGES, *example.shape[1:]), seed=1)
     try:
         mask(masked, groups, drops)
-        cuts = find_cuts(copied, example, drops)
+        cuts = find_cuts(copied, probe.example, drops, probe.modes)
         operate(slim, cuts)
-        with torch.no_grad():
-            wanted, found = masked(inputs), slim(inputs)
+        wanted, found = probe.run(masked), probe.run(slim)
     except HeadwaterError:
         raise
     except Exception as error:  # whatever a model does with other shapes
@@ -66,6 +89,21 @@ def cut_exactly(
     _check_lost(copied, cuts, _places(groups, drops))
     _check_same(found, wanted)
     return cuts
+
+
+def check_runs(model: nn.Module, example: torch.Tensor) -> None:
+    """That a slim model runs with each part in its own mode, training or not; else raise `ModelError`."""
+    first = next(model.parameters())
+    inputs = _noise((_IMAGES, *example.shape[1:]), seed=1).to(first.device, first.dtype)
+    try:
+        with torch.no_grad(), calm(model, training=None):
+            model(inputs)
+    except Exception as error:  # whatever a model does with other shapes
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"the slim model does not run in its own mode: {reason}; nothing was changed; "
+            "call model.train() or model.eval() as in training"
+        ) from error
 
 
 def mask(model: nn.Module, groups: Sequence[Group], drops: Mapping[str, Places]) -> None:
@@ -98,13 +136,14 @@ def _check_lost(model: nn.Module, cuts: Cuts, wanted: Mapping[str, Places]) -> N
             raise ModelError(f"{name} would lose {lost} channels, not {len(wanted.get(name, ()))}")
 
 
-def _check_same(found: object, wanted: object) -> None:
-    given, silent = list(_tensors(found)), list(_tensors(wanted))
-    shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (given, silent)]
-    if not silent or shapes[0] != shapes[1]:
+def _check_same(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
+    shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (found, wanted)]
+    if not wanted or shapes[0] != shapes[1]:
         raise ModelError(f"the model would give tensors of {shapes[0]}, not of {shapes[1]}")
-    for one, other in zip(given, silent, strict=True):
-        apart, most = _largest(one - other), max(1.0, _largest(other))
+    for one, other in zip(found, wanted, strict=True):
+        # whole numbers and booleans have differences too
+        apart = _largest(one.to(torch.complex128) - other.to(torch.complex128))
+        most = max(1.0, _largest(other.to(torch.complex128)))
         if not apart <= _TOLERANCE * most:
             raise ModelError(f"the model would give something else, by {apart:.2g} of {most:.2g}")
 
@@ -113,29 +152,18 @@ def _largest(tensor: torch.Tensor) -> float:
     return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
-def _tensors(result: object) -> Iterator[torch.Tensor]:
-    """All that a model gives, which may be in tuples, lists and dicts; whole numbers and booleans too."""
-    if isinstance(result, torch.Tensor):
-        yield result.to(torch.complex128)
-    elif isinstance(result, tuple | list | Mapping):
-        for part in result.values() if isinstance(result, Mapping) else result:
-            yield from _tensors(part)
-
-
-def _sift(copied: nn.Module, example: torch.Tensor, groups: list[Group]) -> list[Group]:
+def _sift(copied: nn.Module, probe: Probe, groups: list[Group]) -> list[Group]:
     """By halves: most models pass as a whole."""
-    if not groups or _is_exact(copied, example, groups):
+    if not groups or _is_exact(copied, probe, groups):
         return groups
     half = len(groups) // 2
-    return (
-        [] if not half else [*_sift(copied, example, groups[:half]), *_sift(copied, example, groups[half:])]
-    )
+    return [] if not half else [*_sift(copied, probe, groups[:half]), *_sift(copied, probe, groups[half:])]
 
 
-def _is_exact(copied: nn.Module, example: torch.Tensor, groups: Sequence[Group]) -> bool:
+def _is_exact(copied: nn.Module, probe: Probe, groups: Sequence[Group]) -> bool:
     try:
         for drops in _trials(groups):
-            cut_exactly(copied, example, groups, drops)
+            cut_exactly(copied, probe, groups, drops)
     except ModelError as error:
         log.debug("%s: %s", ", ".join(group.name for group in groups), error)
         return False

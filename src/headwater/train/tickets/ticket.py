@@ -19,7 +19,7 @@ from torch import nn
 
 from headwater.data.atomic import replacing
 from headwater.data.pipeline import Pipeline
-from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMismatch
+from headwater.errors import ModelError, ModelNotFound, ModelRefused, StateMismatch, WrongUse
 from headwater.models import weights
 from headwater.models.refill import Refill
 from headwater.models.registry import Registry
@@ -36,10 +36,14 @@ MANIFEST, WEIGHTS = "ticket.json", "weights.safetensors"
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What differs from the dense model: numbers of modules, and shapes of tensors, by name."""
+    """What differs from the dense model: numbers of modules, and shapes of tensors, by name.
+
+    `dense` are the shapes that these tensors have in the dense model.
+    """
 
     modules: Attributes
     tensors: dict[str, tuple[int, ...]]
+    dense: dict[str, tuple[int, ...]]
 
 
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,9 +71,15 @@ class Ticket:
     after: Cost
 
     def save(self, folder: str | os.PathLike[str], model: nn.Module) -> None:
-        """Write the manifest, and the weights that the slim model has now; `load_ticket` reads them."""
+        """Write the manifest, and the weights that the slim model has now; `load_ticket` reads them.
+
+        Raises `WrongUse` where there is a file instead of a folder.
+        """
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise WrongUse(f"{target} is no folder, or lies in a file; give a folder to write to") from error
         content = weights.dump({name: _to_array(name, tensor) for name, tensor in model.state_dict().items()})
         manifest = _Manifest(self.plan.to_dict(), self.shape, self.before, self.after, digest_of(content))
         for name, data in (
@@ -179,7 +189,12 @@ def _parse(data: bytes, path: Path) -> _Manifest:
 
 
 def _check_shape(shape: Shape, model: nn.Module) -> None:
-    """Nothing may be larger than in the dense model, nor be there that is not in it."""
+    """Nothing may be larger than in the dense model, nor be there that is not in it, nor be of other widths.
+
+    The model may also be one that is slim already.
+    """
+    if shape.dense.keys() != shape.tensors.keys():
+        raise ModelRefused("the manifest has dense shapes of other tensors; save the ticket again")
     modules, tensors = dict(model.named_modules()), tensors_of(model)
     for name, numbers in shape.modules.items():
         for key, value in numbers.items():
@@ -192,6 +207,11 @@ def _check_shape(shape: Shape, model: nn.Module) -> None:
         dense = tuple(tensors[name].shape) if name in tensors else None
         if not _is_within(edges, dense):
             raise ModelRefused(f"{name} is {edges} in the file and {dense} in the model; give the dense one")
+        if dense not in (shape.dense[name], edges):
+            raise ModelRefused(
+                f"{name} is {dense} in the model, and was {shape.dense[name]} in the one that was made slim; "
+                "give a model of these widths"
+            )
 
 
 def _check_costs(manifest: _Manifest, model: nn.Module) -> None:

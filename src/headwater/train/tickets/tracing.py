@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from headwater.errors import MissingExtra, ModelError
+from headwater.train.tickets.modes import Modes, calm, tensors_in, tracing
 
 if TYPE_CHECKING:
     from torch_pruning import DependencyGraph
@@ -59,28 +60,33 @@ def copy_of(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def trace(copied: nn.Module, example: torch.Tensor) -> DependencyGraph:
-    """How the layers of a `copy_of` depend on each other; raises `ModelError` if that cannot be found out."""
+def trace(copied: nn.Module, example: torch.Tensor, modes: Modes) -> DependencyGraph:
+    """How the layers of a `copy_of` depend on each other, in all of these modes together.
+
+    Raises `ModelError` if that cannot be found out.
+    """
     try:
         from torch_pruning import DependencyGraph
     except ImportError as error:
         raise MissingExtra(f"early tickets need {error.name}; pip install 'headwater[train]'") from error
-    try:
-        with warnings.catch_warnings(action="ignore"), torch.enable_grad():
-            return DependencyGraph().build_dependency(
-                copied, example.cpu().double(), forward_fn=lambda model, given: model(given), verbose=False
-            )
-    except Exception as error:  # whatever a model does while it is traced
-        reason = str(error).partition("\n")[0]
-        raise ModelError(
-            f"{type(copied).__name__} cannot be traced on an input of {tuple(example.shape)}: {reason}; "
-            "give an `example` that it takes"
-        ) from error
+
+    def forward(model: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        for training in modes:
+            with calm(model, training=training):
+                found += tensors_in(model(inputs.clone()))
+        return found
+
+    with tracing(copied, example), warnings.catch_warnings(action="ignore"), torch.enable_grad():
+        return DependencyGraph().build_dependency(
+            copied, example.cpu().double(), forward_fn=forward, verbose=False
+        )
 
 
-def find_groups(copied: nn.Module, example: torch.Tensor) -> list[Group]:
+def find_groups(model: nn.Module, example: torch.Tensor, modes: Modes) -> list[Group]:
     """Groups of two channels or more that batch norms scale, in the order of their layers."""
-    graph = trace(copied, example)
+    copied = copy.deepcopy(model)
+    graph = trace(copied, example, modes)
     names = {module: name for name, module in copied.named_modules()}
     groups = [_group(list(each), names) for each in graph.get_all_groups()]
     order = {name: place for place, name in enumerate(names.values())}
