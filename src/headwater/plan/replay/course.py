@@ -60,8 +60,9 @@ class Course:
         `ahead` is the sum of the rates of the steps after it. What counts is the error in the end, and
         steps to come pull back what is off now.
         """
-        self._drift.computed(rate, change - self._curvature.times(offset), self._curvature)
-        self._curvature.observe(offset, change)
+        bent = self._curvature.prior.times(offset)
+        self._drift.computed(rate, change - self._curvature.times(offset, bent=bent), self._curvature)
+        self._curvature.observe(offset, change, bent=bent)
         length = float(np.linalg.norm(offset))
         if length > 0:
             outlook = self._drift.look_ahead(rate, ahead, self._curvature)

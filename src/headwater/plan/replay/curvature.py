@@ -26,12 +26,15 @@ class Curvature(Protocol):
         """What is known without any pair, from now on."""
         ...
 
-    def observe(self, move: Vector, change: Vector) -> bool:
-        """Learn what a move of the weights did to the gradient; False for a pair that tells nothing."""
+    def observe(self, move: Vector, change: Vector, *, bent: Vector | None = None) -> bool:
+        """Learn what a move of the weights did to the gradient; False for a pair that tells nothing.
+
+        `bent` is what the prior makes of the move, where that is known.
+        """
         ...
 
-    def times(self, vector: Vector) -> Vector:
-        """B times a vector; 0 without any pair."""
+    def times(self, vector: Vector, *, bent: Vector | None = None) -> Vector:
+        """B times a vector; 0 without any pair. `bent` is what the prior makes of it, where that is known."""
         ...
 
     @property
@@ -74,7 +77,9 @@ class Known:
     def inverse(self) -> Vector:
         """Of the products of all moves with each other."""
         wide = self.moves.astype(np.float64)
-        return invert(wide @ wide.T, _ALIKE).astype(np.float32)
+        # For so few rows a product of matrices takes several times as long as all products of vectors.
+        products = np.array([[np.vdot(one, other) for other in wide] for one in wide])
+        return invert(products, _ALIKE).astype(np.float32)
 
 
 class Form(Protocol):
@@ -98,16 +103,17 @@ class Fitted:
         if len(self._pairs):
             self._correct()
 
-    def observe(self, move: Vector, change: Vector) -> bool:
-        if not self._pairs.add(move, change):
+    def observe(self, move: Vector, change: Vector, *, bent: Vector | None = None) -> bool:
+        if not self._pairs.add(move, change, bent):
             return False
         self._correct()
         return True
 
-    def times(self, vector: Vector) -> Vector:
+    def times(self, vector: Vector, *, bent: Vector | None = None) -> Vector:
         if not len(self._pairs):
             return np.zeros_like(vector)
-        product = self._pairs.base(vector)
+        product = self.prior.times(vector) if bent is None else bent.copy()
+        product *= np.float32(self.scale)
         product += self._correction.of(vector)
         return product
 
@@ -153,7 +159,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.moves)
 
-    def add(self, move: Vector, change: Vector) -> bool:
+    def add(self, move: Vector, change: Vector, bent: Vector | None = None) -> bool:
         """False for a pair that bends downwards, or is none."""
         square = float(np.vdot(move, move))
         # not (... > ...), so that what is no number is refused, too
@@ -163,7 +169,8 @@ class Pairs:
         length = np.float32(1 / np.sqrt(square))
         self.moves = [*self.moves, move * length][-self._most :]
         self.changes = [*self.changes, change * length][-self._most :]
-        self._bent = [*self._bent, self.prior.times(self.moves[-1])][-self._most :]
+        bent = self.prior.times(move) if bent is None else bent
+        self._bent = [*self._bent, bent * length][-self._most :]
         self._fit()
         return True
 
@@ -171,12 +178,6 @@ class Pairs:
         """Take another prior."""
         self.prior, self._bent = prior, [prior.times(move) for move in self.moves]
         self._fit()
-
-    def base(self, vector: Vector) -> Vector:
-        """The scaled prior times a vector."""
-        product = self.prior.times(vector)
-        product *= np.float32(self.scale)
-        return product
 
     @property
     def known(self) -> Known:

@@ -92,7 +92,7 @@ class LinearHead:
         matrix, bias = self._fold(weights)
         total = _Total(self)
         for x, target in parts:
-            total.add(self._loss.slope(torch.addmm(bias, x, matrix.T), target), x)
+            total.add(self._loss.slope(torch.addmm(bias, x, matrix.T), target).T, x)
         return total.flat()
 
     def change(self, weights: Vector, offset: Vector, parts: Parts, *, known: Vector) -> Vector:
@@ -114,8 +114,8 @@ class LinearHead:
         matrix, bias = torch.cat([pairs[0][0], pairs[1][0]]), torch.cat([pairs[0][1], pairs[1][1]])
         total = _Total(self)
         for x, _ in parts:
-            both = torch.addmm(bias, x, matrix.T)
-            total.add(of(both[:, : self.outputs], both[:, self.outputs :]), x)
+            both = torch.addmm(bias[:, None], matrix, x.T)
+            total.add(of(both[: self.outputs], both[self.outputs :]), x)
         return total.flat()
 
     @cached_property
@@ -151,8 +151,8 @@ class _HeadSketch:
 
     def at(self, weights: Vector) -> Prior:
         tensors = {name: torch.from_numpy(each) for name, each in self._head.name_weights(weights).items()}
-        outputs = self._x @ tensors["weight"].T
-        outputs = outputs + tensors["bias"] if self._head.bias else outputs
+        outputs = tensors["weight"] @ self._x.T
+        outputs = outputs + tensors["bias"][:, None] if self._head.bias else outputs
         bend = LOSSES[self._head.loss].bend(outputs)
         return Kronecker(self._span, bend.double().numpy())
 
@@ -166,12 +166,13 @@ class _Total:
         self._matrix, self._bias = self._flat[:edge].view(head.outputs, head.features), self._flat[edge:]
 
     def add(self, slopes: Tensor, x: Tensor) -> None:
+        """Slopes (outputs, n) of samples, and their features (n, F)."""
         # The first part overwrites: most sums are over a few samples, and zeros would cost as much.
-        self._matrix.addmm_(slopes.T, x, beta=int(self._begun))
+        self._matrix.addmm_(slopes, x, beta=int(self._begun))
         if self._begun:
-            self._bias += slopes.sum(0)
+            self._bias += slopes.sum(1)
         else:
-            torch.sum(slopes, 0, out=self._bias)
+            torch.sum(slopes, 1, out=self._bias)
         self._begun = True
 
     def flat(self) -> Vector:

@@ -36,7 +36,7 @@ class Request:
         leaving, joining = _unique(remove, "remove"), _unique(add, "add")
         if not len(leaving) and not len(joining):
             raise WrongUse("no samples to remove and none to add; name at least one")
-        known = np.intersect1d(joining, journal.roster.ids)
+        known = np.unique(journal.roster.ids[np.isin(journal.roster.ids, joining)])
         if len(known):
             raise WrongUse(f"{len(known):,} of the ids to add are in the run already, such as {known[0]}")
         if len(joining) and isinstance(journal.batches, OverlappedRuns) and journal.batches.variants > 1:
