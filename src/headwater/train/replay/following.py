@@ -53,7 +53,8 @@ class Followed:
 class Follower:
     """Walks along a journal with a request; writes the journal of the new run if there is a writer.
 
-    Raises `JournalRefused` where a recorded gradient is not that of its batch, as far as some are looked at.
+    Raises `JournalRefused` where a recorded gradient is not that of its batch, as far as some are looked at,
+    and where the steps do not lead to the next copy of the weights.
     """
 
     def __init__(self, request: Request, policy: Policy, *, writer: JournalWriter | None = None) -> None:
@@ -85,13 +86,19 @@ class Follower:
         self._ahead = self._sum_up_rates()
         for visit, moment in zip(islice(visits, begin, None), file.moments(begin), strict=True):
             if visit.number % file.header.every == 0:
-                self._old.set(*file.mark_before(visit.number)[1:])
+                self._pass_mark(visit.number, moment.gradient)
             self._begin_note()
             gradient = self._step(visit, moment)
             if self._writer is not None:
                 self._writer.step(gradient, moment.rates)
-        self._old.set(*file.mark_before(len(file))[1:])
+        self._pass_mark(len(file), None)
         return self._finish(first)
+
+    def _pass_mark(self, step: int, gradient: Vector | None) -> None:
+        """The old run goes on from a copy of its weights, where it has to be already."""
+        _, place, speed = self._file.mark_before(step)
+        self._likeness.arrive(step, self._old.place, place, gradient)
+        self._old.set(place, speed)
 
     def _step(self, visit: Visit, moment: Moment) -> Vector | None:
         """Both runs, one step on; the mean gradient of the new one, None if it does not move."""

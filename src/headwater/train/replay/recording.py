@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from types import TracebackType
 from typing import Any
 
@@ -36,7 +37,8 @@ class Recording:
     """Batches to train on, one after the other, and a journal of what the optimiser does with each.
 
     Leaving the context seals the journal if every batch had its step. Otherwise it stays without a seal,
-    and no reader takes it.
+    and no reader takes it. Raises `WrongUse` at a step before which the optimiser was changed, and at the
+    end where its steps do not lead to the weights that are there.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class Recording:
     ) -> None:
         self._hook.remove()
         if kind is None and self._exhausted:
-            self._writer.seal(self._observed.place, self._observed.speed)
+            with closing(self._writer):
+                self._writer.check(self._observed.place)
+                self._writer.seal(self._observed.place, self._observed.speed)
         else:
             self._writer.close()
 
@@ -102,6 +106,7 @@ class Recording:
     def _note(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._rows is None:
             raise WrongUse("the optimiser made a step without a batch; loop over the recording")
+        self._observed.check(self._writer.steps)
         gradient = self._observed.gradient
         if self._wants_check:
             self._check(gradient, self._observed.place, self._rows)

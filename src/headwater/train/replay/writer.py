@@ -23,6 +23,7 @@ from headwater.train.replay.coding import encode
 from headwater.train.replay.frames import FrameWriter
 from headwater.train.replay.reading import JournalFile, digest_weights
 from headwater.train.replay.records import Header, Seal, StepRecord, pack_mark
+from headwater.train.replay.straying import find_stray
 
 Vector = NDArray[np.float32]
 
@@ -101,6 +102,20 @@ class JournalWriter:
         self._put("STEP", *StepRecord(self.steps, np.asarray(rates, np.float64), coded).pack())
         self._before = None if coded is None else coded.decode(self._before)
         self.steps += 1
+
+    def check(self, place: Vector) -> None:
+        """Raise `WrongUse` unless the steps lead from each mark to the next, and to these weights at last."""
+        self.flush()
+        strayed = find_stray(JournalFile(self.path), place)
+        if strayed:
+            raise WrongUse(
+                f"{strayed}: something else than the optimiser moved them, or its momentum was changed; "
+                "leave both to the optimiser from the first step until the journal is sealed"
+            )
+
+    def flush(self) -> None:
+        """What was written so far can be read."""
+        self._file.flush()
 
     def seal(self, place: Vector, speed: Vector | None, *, error: float = 0.0) -> None:
         """Say that the run is over, and where the weights are then; on disk when this returns.
