@@ -362,6 +362,9 @@ def test_a_network_is_an_experiment_and_says_so(tmp_path: Path) -> None:
         ({"remove": IDS[:1], "limit": 0.0}, "limit is 0"),
         ({"remove": IDS[:1], "method": "warm", "keep": "x"}, "leave out keep"),
         ({"remove": IDS[:1], "method": "influence", "keep": "x"}, "leave out keep"),
+        ({"remove": IDS[:1], "keep": "."}, "keep is ., a folder; name a file in it"),
+        ({"remove": IDS[:1], "tolerance": "a"}, "tolerance is 'a'; it must be between 0 and 1"),
+        ({"remove": IDS[:1], "limit": "a"}, "limit is 'a'; it must be above 0"),
     ],
 )
 def test_requests_that_cannot_be(tmp_path: Path, arguments: dict[str, object], says: str) -> None:

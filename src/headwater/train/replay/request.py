@@ -14,6 +14,7 @@ from headwater.errors import WrongUse
 from headwater.train.replay.batches import FullBatch, OverlappedRuns
 from headwater.train.replay.features import Features, Part
 from headwater.train.replay.journal import Journal
+from headwater.train.replay.naming import as_ids
 from headwater.train.replay.objective import Parts
 from headwater.train.replay.records import Header
 from headwater.train.replay.visits import Change, Ids, Roster, Visit
@@ -33,7 +34,7 @@ class Request:
     @classmethod
     def make(cls, journal: Journal, remove: Iterable[int], add: Iterable[int]) -> Request:
         """Raises `WrongUse` for samples that are not there or are already, `JournalRefused` without rows."""
-        leaving, joining = _unique(remove, "remove"), _unique(add, "add")
+        leaving, joining = as_ids(remove, "remove"), as_ids(add, "add")
         if not len(leaving) and not len(joining):
             raise WrongUse("no samples to remove and none to add; name at least one")
         known = np.intersect1d(joining, journal.roster.ids)
@@ -132,10 +133,3 @@ class Request:
             Roster(self.roster.batches, self.roster.missing, self.roster.ids, places),
             Change(self.change.leaving, self.change.joining, joining),
         )
-
-
-def _unique(ids: Iterable[int], what: str) -> Ids:
-    wanted = ids.astype(np.int64) if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
-    if len(np.unique(wanted)) != len(wanted):
-        raise WrongUse(f"an id is named twice in `{what}`")
-    return wanted

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -47,20 +48,20 @@ def retrain(
     a share of how far the weights move (0.01 unless told, and never 0: that is `exact`), or those that a
     `policy` names; where the estimated error passes the `limit`, it is done again exactly. `keep` is
     a file for the journal of the new run, which serves the next request, and may replace the old one. Raises
-    `WrongUse` for samples that are not there, or are already, and `JournalRefused` where some of the recorded
-    gradients are not those of their batches.
+    `WrongUse` for what is no id and for samples that are not there, or are already, and `JournalRefused`
+    where some of the recorded gradients are not those of their batches.
     """
     if method not in METHODS:
         raise WrongUse(f"method is {method!r}; it may be {', '.join(METHODS)}")
     if policy is not None and tolerance is not None:
         raise WrongUse("tolerance and policy are two ways to say the same; give one")
-    if tolerance is not None and not 0 < tolerance < 1:
+    if tolerance is not None and not (isinstance(tolerance, Real) and 0 < tolerance < 1):
         raise WrongUse(
-            f"tolerance is {tolerance}; it must be between 0 and 1, and for no error at all say "
+            f"tolerance is {tolerance!r}; it must be between 0 and 1, and for no error at all say "
             'method="exact" instead'
         )
-    if not limit > 0:
-        raise WrongUse(f"limit is {limit}; it must be above 0")
+    if not (isinstance(limit, Real) and limit > 0):
+        raise WrongUse(f"limit is {limit!r}; it must be above 0")
     begun = time.process_time()
     policy = policy or Adaptive(TOLERANCE if tolerance is None else tolerance)
     wish = Wish(Request.make(journal, remove, add), policy, limit, _path(keep))
@@ -167,4 +168,10 @@ def _refuse_journal(wish: Wish, method: str) -> None:
 
 
 def _path(keep: str | os.PathLike[str] | None) -> Path | None:
-    return None if keep is None else Path(keep)
+    """Raises `WrongUse` for what cannot be a file."""
+    if keep is None:
+        return None
+    path = Path(keep)
+    if path.is_dir() or not path.name:
+        raise WrongUse(f"keep is {path}, a folder; name a file in it, such as {path / 'next.journal'}")
+    return path
