@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headwater.errors import JournalRefused, WrongUse
+from fulldisk import files_no_larger_than
+from headwater.errors import JournalRefused, ModelError, WrongUse
 from headwater.plan.replay import Adaptive, Published
 from headwater.train.replay.batches import Batches, FullBatch, Minibatches
 from headwater.train.replay.comparing import compare_methods
@@ -384,6 +385,18 @@ def test_a_failed_request_leaves_the_journal_as_it_was(
     monkeypatch.setattr(Features, "parts", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         retrain(journal, IDS[:2], keep=journal.path)
+    assert journal.path.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
+@pytest.mark.parametrize("method", ["replay", "exact"])
+@pytest.mark.parametrize("room", [0, 6_000, 10_000])
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, method: str, room: int) -> None:
+    journal = make(tmp_path)
+    before = journal.path.read_bytes()
+    assert len(before) > 10_000
+    with files_no_larger_than(room), pytest.raises(ModelError, match=r"cannot write .*make room"):
+        retrain(journal, IDS[:2], method=method, keep=journal.path)
     assert journal.path.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ def as_ids(ids: Iterable[int], what: str) -> Ids:
     return wanted
 
 
-def _array(ids: NDArray[np.generic], what: str) -> Ids:
+def _array(ids: NDArray[Any], what: str) -> Ids:
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
         hint = "; of a mask give ids[mask]" if ids.dtype.kind == "b" else ""
         raise WrongUse(f"`{what}` is an array of {ids.dtype}, {ids.shape}; ids are whole numbers, (n,){hint}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from types import TracebackType
 from typing import Any
 
@@ -37,8 +36,9 @@ class Recording:
     """Batches to train on, one after the other, and a journal of what the optimiser does with each.
 
     Leaving the context seals the journal if every batch had its step. Otherwise it stays without a seal,
-    and no reader takes it. Raises `WrongUse` at a step before which the optimiser was changed, and at the
-    end where its steps do not lead to the weights that are there.
+    and no reader takes it; where the disk is full, nothing is left of it. Raises `WrongUse` at a step
+    before which the optimiser was changed, and at the end where its steps do not lead to the weights that
+    are there.
     """
 
     def __init__(
@@ -86,12 +86,15 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hook.remove()
-        if kind is None and self._exhausted:
-            with closing(self._writer):
+        try:
+            if kind is None and self._exhausted:
                 self._writer.check(self._observed.place)
                 self._writer.seal(self._observed.place, self._observed.speed)
-        else:
-            self._writer.close()
+        finally:
+            if self._writer.broken:
+                self._writer.discard()  # it takes room where there is none
+            else:
+                self._writer.close()
 
     def __iter__(self) -> Iterator[NDArray[np.int64] | slice]:
         """The rows of the features in each batch; an array, or a slice where it is all of them."""
