@@ -25,6 +25,8 @@ from headwater.train.replay.training import Trainer
 from headwater.train.replay.writer import JournalWriter
 
 TOLERANCE, LIMIT = 0.01, 0.1
+_SWELLING = 3.0
+"""Where errors may come to so many times what an estimate would say, there is none to go by."""
 _WARM = 0.1
 """The share of the run's steps that a warm start makes once more."""
 
@@ -100,11 +102,16 @@ def _replay(wish: Wish) -> Retrained:
     """Followed; trained again if the estimated error is too large."""
     try:
         with _journal(wish, followed=True) as writer:
-            found = Follower(wish.request, wish.policy, writer=writer).follow()
+            follower = Follower(wish.request, wish.policy, writer=writer)
+            if follower.swelling > _SWELLING:
+                raise _Unsteady(follower.swelling)
+            found = follower.follow()
             if found.plan.error > wish.limit:
                 raise _TooFar(found.plan, found.rows)
             if writer is not None:
                 writer.seal(found.place, found.speed, error=found.error)
+    except _Unsteady as unsteady:
+        return replace(_exact(wish), reason=str(unsteady))
     except _TooFar as far:
         return _instead(wish, far)
     done = wish.outcome("replay", found.place, rows=found.rows, error=found.plan.error)
@@ -148,6 +155,14 @@ METHODS: dict[str, Callable[[Wish], Retrained]] = {
     "warm": _warm,
     "influence": _influence,
 }
+
+
+class _Unsteady(Exception):  # nor does this one
+    def __init__(self, swelling: float) -> None:
+        super().__init__(
+            "replay was not tried: at the rates of this run steps blow up errors, to "
+            f"{swelling:.2g} times what an estimate would say or more"
+        )
 
 
 class _TooFar(Exception):  # never leaves this module
