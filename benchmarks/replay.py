@@ -1,9 +1,9 @@
 """How near replay comes to training a head again, and for how much of its CPU time.
 
 A softmax head on 50,000 frozen features, with a full batch and with batches of 1,024; samples that go or
-come, from one to a hundredth. Distances are those to training again over that of doing nothing. Sweeps: the
-tolerance, the published settings, the size of the batch; other methods; values of samples; a network, which
-is an experiment. With --work a run that was stopped goes on.
+come, from one to a hundredth, and a class that goes. Distances are those to training again over that of
+doing nothing. Sweeps: the tolerance, the published settings, the size of the batch; other methods; values of
+samples; a network, which is an experiment. With --work a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ SEEDS = {"full batch": 1, "batches of 1,024": 3}
 """A full batch takes nearly a minute for each; its steps have no noise."""
 SHARES = (0.0, 5e-5, 1e-3, 1e-2)
 """Of the samples that go or come; 0 is one sample."""
+CLASSES_GONE = (0, 5)
 VALUED = 6
 BYTES = 2.1
 _ANY = 1e9
@@ -151,6 +152,19 @@ def sweep_methods(journal: Journal, data: Features, count: int) -> dict[str, Cal
     policies |= {f"published, period {each}, burn-in 10": Published(each, 10) for each in (5, 10, 20)}
     found = {what: partial(judge.replay, policy) for what, policy in policies.items()}
     return found | {each: partial(_judge_method, judge, each) for each in ("exact", "warm", "influence")}
+
+
+def sweep_classes(
+    journal: Journal, data: Features, count: int, name: str
+) -> dict[str, Callable[[], Outcome]]:
+    """All samples of one class go: the same share as a tenth by chance, and nothing like it."""
+    policy, nobody = Adaptive(TOLERANCES[name]), np.empty(0, np.int64)
+    found: dict[str, Callable[[], Outcome]] = {}
+    for each in CLASSES_GONE:
+        ids = data.ids[:count][data.targets[:count] == each]
+        judge = Judge(journal, Asked("delete", len(ids), ids, nobody))
+        found[f"class {each}"] = partial(judge.replay, policy)
+    return found
 
 
 def sweep_batches(
@@ -295,6 +309,8 @@ def run(folder: Path, options: Options) -> Report:
         tables.append(size_table(name, found))
         rows = kept.all(f"{name}, 1 % go", sweep_methods(journal, data, count))
         tables.append(method_table(f"{name}, 1 % go", rows))
+        rows = kept.all(f"{name}, a class goes", sweep_classes(journal, data, count, name))
+        tables.append(method_table(f"{name}, a class goes", rows))
         bars += bars_of(name, found, journal)
         worst.append(tell_worst(name, found))
         raw[name] = {f"{what} {size}": [vars(each) for each in some] for (what, size), some in found.items()}

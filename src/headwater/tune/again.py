@@ -30,6 +30,7 @@ from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
 from headwater.train.replay.linear import KIND as LINEAR
 from headwater.train.replay.linear import LinearHead
+from headwater.train.replay.naming import as_ids
 from headwater.train.replay.objective import Vector
 from headwater.train.replay.objectives import restore as restore_objective
 from headwater.train.replay.outcome import Retrained
@@ -92,7 +93,7 @@ class HeadAgain:
         `features` are a copy of those that it was trained on; without one they are made again. Where the
         dataset has one of these samples no more, the method is `exact`, whatever is asked for.
         """
-        gone, lost = np.fromiter(remove, np.int64), NO_SLOTS
+        gone, lost = as_ids(remove, "remove"), NO_SLOTS
         if features is None:
             lost = gone[~self.dataset.index.has(gone)]
             features = self.features(lost)

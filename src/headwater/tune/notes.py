@@ -71,6 +71,7 @@ class Noted:
         self._writer.miss(slots)
 
     def note(self) -> None:
+        self._observed.check(self._writer.steps)
         if self._writer.wants_mark:
             self._writer.mark(self._observed.place, self._observed.speed)
         self._writer.step(self._observed.gradient, self._observed.rates)
@@ -80,6 +81,7 @@ class Noted:
         return self._writer.steps
 
     def seal(self) -> None:
+        self._writer.check(self._observed.place)
         self._writer.seal(self._observed.place, self._observed.speed)
 
     def close(self) -> None:

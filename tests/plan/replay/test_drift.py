@@ -86,7 +86,7 @@ def test_training_pulls_back_and_adds_nothing(bend: float, left: float) -> None:
     found.approximated(1.0)
     found.computed(1.0, AWAY, bent)
     before = found.length
-    found.trained(3.0, bent)
+    found.trained(np.ones(3), bent)
     assert found.length == pytest.approx(before * left, rel=1e-3)
 
 
@@ -100,8 +100,22 @@ def test_a_swing_is_pulled_back_as_a_real_one() -> None:
         energy.append(rate * speed**2 + bend * place**2)
     found = np.log(energy[10] / energy[190]) / 180 / 2
     inertia = Inertia(momentum)
-    assert inertia.most_pull(rate) * rate * inertia.reach == pytest.approx(found, rel=0.05)
-    assert Inertia(0.0).most_pull(rate) == np.inf
+    assert inertia.most_pull == pytest.approx(found, rel=0.05)
+    assert Inertia(0.0).most_pull == np.inf
+
+
+def test_a_swing_gets_no_smaller_by_rates_that_change() -> None:
+    """Steps at a high rate swing by the root of m each, though the step that is computed has a low one."""
+    bent = Fitted(lbfgs, 2)
+    bent.observe(AWAY, 2.0 * AWAY)
+    found = drift(0.5)
+    found.approximated(1.0)
+    found.computed(1.0, AWAY, bent)
+    before = found.length
+    for _ in range(3):
+        found.approximated(1.0)
+    found.computed(1e-6, 0 * AWAY, bent)
+    assert found.length == pytest.approx(before * 0.5 ** (0.5 * 3), rel=1e-3)
 
 
 def test_l2_pulls_back_in_full_and_asking_changes_nothing() -> None:

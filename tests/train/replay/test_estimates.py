@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headwater.plan.replay import Published
 from headwater.train.replay.batches import Batches, FullBatch, Minibatches
 from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
@@ -46,12 +48,22 @@ def make(loss: str, seed: int) -> Features:
     return Features(np.arange(COUNT), values, kinds[loss])
 
 
-def train(path: Path, data: Features, batches: Batches, loss: str, momentum: float) -> Journal:
+def train(
+    path: Path,
+    data: Features,
+    batches: Batches,
+    loss: str,
+    momentum: float,
+    *,
+    rate: Callable[[int], float] = lambda step: 0.1,
+    decay: float = 1e-2,
+) -> Journal:
     torch.manual_seed(0)
     model = nn.Linear(WIDTH, OUTPUTS)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, weight_decay=1e-2)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, weight_decay=decay)
     with Journal.record(path, model, optimiser, data=data, batches=batches, loss=loss) as recording:
-        for rows in recording:
+        for step, rows in enumerate(recording):
+            optimiser.param_groups[0]["lr"] = rate(step)
             inputs, targets = data.take(rows)
             optimiser.zero_grad()
             LOSSES[loss](model(inputs), targets).backward()
@@ -78,6 +90,53 @@ def test_what_is_found_is_as_near_as_was_asked_and_said(
         assert apart < TOLERANCE
         assert apart < max(2 * found.error, 0.005), "the estimate must tell"
     assert "replay" in methods, "else nothing was told"
+
+
+@pytest.mark.parametrize("gone", range(OUTPUTS))
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+@pytest.mark.parametrize(("run", "tolerance"), [("full batch", 0.01), ("batches", TOLERANCE)])
+def test_the_estimate_tells_of_a_class_that_goes(
+    run: str, tolerance: float, rate: float, gone: int, tmp_path: Path
+) -> None:
+    """Nothing is left that keeps its weights where they were: they go far, and nothing pulls errors back."""
+    data, batches = make("softmax", 3), RUNS[run]
+    journal = train(tmp_path / "a", data, batches, "softmax", 0.9, rate=lambda step: rate, decay=1e-3)
+    leaving = data.ids[data.targets == gone]
+    found = retrain(journal, leaving, tolerance=tolerance, limit=9.0)
+    apart = ratio(journal, found, remove=leaving)
+    assert found.error is not None
+    assert apart < 2 * found.error + 0.005
+
+
+def jumping(step: int) -> float:
+    """Velocity that is gathered at the low rate is let go in three steps at the high one."""
+    return 1.0 if step % 20 < 3 else 0.02
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("count", [1, 30])
+def test_rates_that_blow_errors_up_are_trained_again_at_once(run: str, count: int, tmp_path: Path) -> None:
+    data = make("softmax", 3)
+    journal = train(tmp_path / "a", data, RUNS[run], "softmax", 0.9, rate=jumping)
+    found = retrain(journal, data.ids[:count], tolerance=TOLERANCE, keep=tmp_path / "next")
+    assert found.method == "exact"
+    assert "steps blow up errors" in found.reason
+    assert found.error == 0 == ratio(journal, found, remove=data.ids[:count])
+    assert found.work < 1.1, "nothing was tried first"
+    assert Journal(tmp_path / "next", data).file.seal.error == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_that_ran_away_are_an_error_beyond_any_limit(tmp_path: Path) -> None:
+    """A policy that asks for no estimate is not kept from it beforehand."""
+    data = make("softmax", 3)
+    journal = train(
+        tmp_path / "a", data, FullBatch(COUNT, 600), "softmax", 0.9, rate=lambda step: 3 * jumping(step)
+    )
+    found = retrain(journal, data.ids[:300], policy=Published(period=10, burn_in=2), limit=1e30)
+    assert found.method == "exact"
+    assert "estimated error, inf of the change" in found.reason
+    assert np.isfinite(found.weights).all()
 
 
 def test_an_estimate_beyond_the_limit_trains_again(tmp_path: Path) -> None:

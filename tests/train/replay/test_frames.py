@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
-import signal
 from pathlib import Path
 
 import msgspec
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fulldisk import files_no_larger_than
 from headwater.errors import JournalRefused, ModelError, WrongUse
 from headwater.train.replay.frames import MAGIC, FrameWriter, find_frames
 from headwater.train.replay.reading import JournalFile
@@ -241,16 +240,37 @@ def test_a_gradient_that_is_no_number_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    with (
+        JournalWriter(tmp_path / "a", HEADER) as writer,
+        files_no_larger_than(0),
+        pytest.raises(ModelError, match="File too large; make room"),
+    ):
+        writer.mark(np.zeros(1 << 20, np.float32), None)
+
+
+@pytest.mark.parametrize("call", ["sync", "flush", "seal"])
+def test_a_full_disk_is_told_also_of_what_waits_in_a_buffer(tmp_path: Path, call: str) -> None:
     with JournalWriter(tmp_path / "a", HEADER) as writer:
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-        try:
-            with pytest.raises(ModelError, match="File too large; make room"):
-                writer.mark(np.zeros(1 << 20, np.float32), None)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, before)
+        writer.mark(PLACE, SPEED)
+        with files_no_larger_than(0), pytest.raises(ModelError, match=f"cannot write {tmp_path / 'a'}: File"):
+            writer.seal(PLACE, SPEED) if call == "seal" else getattr(writer, call)()
+        assert writer.broken
+
+
+@pytest.mark.parametrize("end", ["close", "discard"])
+def test_a_writer_stops_on_a_full_disk(tmp_path: Path, end: str) -> None:
+    writer = JournalWriter(tmp_path / "a", HEADER)
+    writer.mark(PLACE, SPEED)
+    with files_no_larger_than(0):
+        getattr(writer, end)()
+    assert (tmp_path / "a").exists() == (end == "close")
+
+
+def test_a_header_that_finds_no_room_leaves_no_file(tmp_path: Path) -> None:
+    large = msgspec.structs.replace(HEADER, ids=bytes(8 << 15))
+    with files_no_larger_than(0), pytest.raises(ModelError, match="make room"):
+        JournalWriter(tmp_path / "a", large)
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_writer_that_is_killed_leaves_a_prefix_or_a_whole_journal(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headwater.errors import JournalRefused, WrongUse
+from fulldisk import files_no_larger_than
+from headwater.errors import JournalRefused, ModelError, WrongUse
 from headwater.train.replay.batches import FullBatch
 from headwater.train.replay.features import Features
 from headwater.train.replay.frames import FrameWriter, find_frames
@@ -146,6 +147,24 @@ def test_a_loop_that_fails_leaves_no_journal(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="on purpose"):
         run(tmp_path, loop)
     refuse_to_open(tmp_path / "a")
+
+
+@pytest.mark.parametrize("room", [0, 6_000, 10_000, 14_000])
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, room: int) -> None:
+    """In the header, among the steps, or, of what waited in a buffer, at the end."""
+
+    def loop(recording: Iterable[np.ndarray], model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        for rows in recording:
+            step(rows, model, optimiser)
+
+    with (
+        files_no_larger_than(room),
+        pytest.raises(ModelError, match=f"cannot write {tmp_path / 'a'}: .*make room"),
+    ):
+        run(tmp_path, loop)
+    assert list(tmp_path.iterdir()) == []
+    run(tmp_path, loop)
+    assert (tmp_path / "a").stat().st_size > 14_000, "else there was room"
 
 
 def test_a_loss_that_is_no_mean_is_found_at_once(tmp_path: Path) -> None:

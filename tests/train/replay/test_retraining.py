@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headwater.errors import JournalRefused, WrongUse
+from fulldisk import files_no_larger_than
+from headwater.errors import JournalRefused, ModelError, WrongUse
 from headwater.plan.replay import Adaptive, Published
 from headwater.train.replay.batches import Batches, FullBatch, Minibatches
 from headwater.train.replay.comparing import compare_methods
@@ -362,6 +363,9 @@ def test_a_network_is_an_experiment_and_says_so(tmp_path: Path) -> None:
         ({"remove": IDS[:1], "limit": 0.0}, "limit is 0"),
         ({"remove": IDS[:1], "method": "warm", "keep": "x"}, "leave out keep"),
         ({"remove": IDS[:1], "method": "influence", "keep": "x"}, "leave out keep"),
+        ({"remove": IDS[:1], "keep": "."}, "keep is ., a folder; name a file in it"),
+        ({"remove": IDS[:1], "tolerance": "a"}, "tolerance is 'a'; it must be between 0 and 1"),
+        ({"remove": IDS[:1], "limit": "a"}, "limit is 'a'; it must be above 0"),
     ],
 )
 def test_requests_that_cannot_be(tmp_path: Path, arguments: dict[str, object], says: str) -> None:
@@ -381,6 +385,18 @@ def test_a_failed_request_leaves_the_journal_as_it_was(
     monkeypatch.setattr(Features, "parts", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         retrain(journal, IDS[:2], keep=journal.path)
+    assert journal.path.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
+@pytest.mark.parametrize("method", ["replay", "exact"])
+@pytest.mark.parametrize("room", [0, 6_000, 10_000])
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, method: str, room: int) -> None:
+    journal = make(tmp_path)
+    before = journal.path.read_bytes()
+    assert len(before) > 10_000
+    with files_no_larger_than(room), pytest.raises(ModelError, match=r"cannot write .*make room"):
+        retrain(journal, IDS[:2], method=method, keep=journal.path)
     assert journal.path.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
 

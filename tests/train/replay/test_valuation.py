@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headwater.errors import WrongUse
 from headwater.train.replay.batches import FullBatch
 from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
@@ -44,6 +45,24 @@ def test_wrong_labels_are_among_the_worst(tmp_path: Path) -> None:
     hits = np.isin(found.worst(8), data.ids[wrong]).sum()
     assert hits >= 5
     assert found.values[np.isin(found.ids, data.ids[wrong])].mean() < found.values.mean()
+
+
+def test_a_judge_that_was_trained_on_is_refused(tmp_path: Path) -> None:
+    data = first_rows(EVERY)
+    record(tmp_path / "a", data)
+    journal = Journal(tmp_path / "a", data)
+    with pytest.raises(WrongUse, match="1 rows of the judge were trained on, such as that of id"):
+        value_samples(journal, data.ids[:1], judge=EVERY.pick(np.arange(COUNT - 1, COUNT + SPARE)))
+
+
+def test_a_judge_of_other_samples_may_have_ids_that_the_run_has(tmp_path: Path) -> None:
+    data = first_rows(EVERY)
+    record(tmp_path / "a", data)
+    spare = EVERY.pick(np.arange(COUNT, COUNT + SPARE))
+    judge = Features(data.ids[:SPARE], spare.values, spare.targets)
+    journal = Journal(tmp_path / "a", data)
+    found, same = (value_samples(journal, data.ids[:1], judge=each).values for each in (judge, spare))
+    np.testing.assert_array_equal(found, same)
 
 
 def test_a_judge_of_other_features_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from headwater.plan.replay.prior import Kronecker, Plain, Prior, Span, find_span
 from headwater.plan.replay.published import Published
 from headwater.plan.replay.secants import secants
 from headwater.plan.replay.spacing import Outlook
+from headwater.plan.replay.steadiness import carry, swelling
 
 __all__ = [
     "Adaptive",
@@ -33,7 +34,9 @@ __all__ = [
     "Published",
     "ReplayPlan",
     "Span",
+    "carry",
     "find_span",
     "lbfgs",
     "secants",
+    "swelling",
 ]

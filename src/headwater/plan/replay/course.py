@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headwater.plan.replay.apart import Vector
-from headwater.plan.replay.drift import Drift, Inertia
+from headwater.plan.replay.apart import Numbers, Vector
+from headwater.plan.replay.drift import Drift, Inertia, Left, Pulling
 from headwater.plan.replay.policy import Policy
 from headwater.plan.replay.prior import Prior
 
@@ -23,6 +23,7 @@ class Course:
         self._curvature = policy.curvature(noisy=noisy, convex=convex)
         self._informed, self._wary = policy.informed, policy.informed and convex
         self._drift = Drift(inertia, size, noisy=noisy)
+        self._left: Prior | None = None
         self._step = 0
 
     @property
@@ -40,9 +41,18 @@ class Course:
         """Whether `assume` is of any use."""
         return self._informed
 
-    def assume(self, prior: Prior) -> None:
-        """What is known of the Hessian without any computed step."""
+    def assume(self, prior: Prior, *, left: Prior | None = None) -> None:
+        """What is known of the Hessian without any computed step.
+
+        `left` is that of the samples that stay, at the weights of the new run, where it is known to be
+        another: that is what pulls errors back.
+        """
         self._curvature.assume(prior)
+        self._left = left
+
+    @property
+    def _pulling(self) -> Pulling:
+        return self._curvature if self._left is None else Left(self._left)
 
     def next_is_exact(self, offset: Vector) -> bool:
         """Whether the step at this offset is to be computed; the first costs nothing, and is not asked of."""
@@ -61,13 +71,13 @@ class Course:
         steps to come pull back what is off now.
         """
         bent = self._curvature.prior.times(offset)
-        self._drift.computed(rate, change - self._curvature.times(offset, bent=bent), self._curvature)
+        self._drift.computed(rate, change - self._curvature.times(offset, bent=bent), self._pulling)
         self._curvature.observe(offset, change, bent=bent)
         length = float(np.linalg.norm(offset))
         if length > 0:
-            outlook = self._drift.look_ahead(rate, ahead, self._curvature)
+            outlook = self._drift.look_ahead(rate, ahead, self._pulling)
             self._decider.observe(outlook.over(length))
 
-    def train(self, rates: float) -> None:
-        """Steps were trained and not followed, at rates of this sum: what was off before is pulled back."""
-        self._drift.trained(rates, self._curvature)
+    def train(self, rates: Numbers) -> None:
+        """Steps were trained and not followed, at these rates: what was off before is pulled back."""
+        self._drift.trained(rates, self._pulling)

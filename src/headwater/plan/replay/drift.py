@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from headwater.plan.replay.apart import Apart, Numbers, Unparted, Vector
-from headwater.plan.replay.curvature import Curvature
+from headwater.plan.replay.prior import Prior
 from headwater.plan.replay.spacing import Outlook
 
 _PULL = 0.3
@@ -35,14 +36,31 @@ class Inertia:
         """How far a force moves weights in the end, at a rate of 1."""
         return 1 / (1 - self.momentum)
 
-    def most_pull(self, rate: float) -> float:
-        """By how much a direction gets smaller at most, for each unit of reach, however it bends.
+    @property
+    def most_pull(self) -> float:
+        """By how much a direction gets smaller in a step at most, however it bends and whatever the rate.
 
         With momentum, one that bends enough swings, and a swing gets smaller by the root of it a step.
         """
-        if not self.momentum or not rate:
-            return math.inf
-        return -0.5 * math.log(self.momentum) / (rate * self.reach)
+        return -0.5 * math.log(self.momentum) if self.momentum else math.inf
+
+
+class Pulling(Protocol):
+    """What pulls errors back: so many times what a prior says."""
+
+    @property
+    def prior(self) -> Prior: ...
+
+    @property
+    def scale(self) -> float: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Left:
+    """A prior that is taken as it is."""
+
+    prior: Prior
+    scale: float = 1.0
 
 
 class Drift:
@@ -53,7 +71,6 @@ class Drift:
         self._error: Apart = Unparted(np.zeros(size, np.float32))
         self._fresh: Apart = self._error
         self._reaches: list[float] = []
-        self._rate = 0.0
 
     @property
     def length(self) -> float:
@@ -64,40 +81,47 @@ class Drift:
         """One more approximate step, at this rate."""
         self._reaches.append(rate * self._inertia.reach)
 
-    def computed(self, rate: float, difference: Vector, curvature: Curvature) -> None:
+    def computed(self, rate: float, difference: Vector, curvature: Pulling) -> None:
         """What a computed step found: the change of the gradient less what was predicted."""
-        gap, self._rate = np.array(self._reaches), rate
+        gap, here = np.array(self._reaches), rate * self._inertia.reach
         self._reaches = []
-        # From each step to here: how far weights have gone since.
-        since = np.cumsum(gap[::-1])[::-1] - gap
-        self._pull_back(float(gap.sum()) + rate * self._inertia.reach, curvature)
+        pulls = self._pulls(self._error, np.append(gap, here), curvature)
+        self._error = self._error.times(np.exp(-pulls.sum(1)))
         self._fresh = curvature.prior.take_apart(difference)
         if len(gap):
             share = gap * np.arange(1, len(gap) + 1) / (len(gap) + 1)
-            pulled = np.exp(np.multiply.outer(-self._pulls(self._fresh, curvature), since))
-            self._error = self._fresh.times(pulled @ share).plus(self._error)
+            pulls = self._pulls(self._fresh, gap, curvature)
+            # From each step to here: how far errors have been pulled back since.
+            since = np.cumsum(pulls[:, ::-1], axis=1)[:, ::-1] - pulls
+            self._error = self._fresh.times(np.exp(-since) @ share).plus(self._error)
 
-    def trained(self, rates: float, curvature: Curvature) -> None:
-        """Steps of training at rates of this sum, which are off by nothing."""
-        self._pull_back(rates * self._inertia.reach, curvature)
+    def trained(self, rates: Numbers, curvature: Pulling) -> None:
+        """Steps of training at these rates, which are off by nothing."""
+        self._error = curvature.prior.take_apart(self._error.whole())
+        kinds, counts = np.unique(rates, return_counts=True)
+        pulls = self._pulls(self._error, kinds * self._inertia.reach, curvature)
+        self._error = self._error.times(np.exp(-(pulls @ counts)))
 
-    def look_ahead(self, rate: float, ahead: float, curvature: Curvature) -> Outlook:
+    def look_ahead(self, rate: float, ahead: float, curvature: Pulling) -> Outlook:
         """What the last computed step, at this rate, says of those after it, whose rates have this sum."""
         reach, fresh, error = self._inertia.reach, self._fresh, self._error
-        left = float(error.squares @ np.exp(-2 * ahead * reach * self._pulls(error, curvature)))
+        steps, now = ahead / rate if rate > 0 else 0.0, np.array([rate * reach])
+        left = float(error.squares @ np.exp(-2 * steps * self._pulls(error, now, curvature)[:, 0]))
         # A prediction is off by nothing right after a computed step, so by half of it in the mean.
         factor = (self._factor * rate * reach / 2) ** 2
         return Outlook(
             left=self._factor * math.sqrt(left),
             fresh=factor * fresh.squares,
-            pulls=rate * reach * self._pulls(fresh, curvature),
-            steps=ahead / rate if rate > 0 else 0.0,
+            pulls=self._pulls(fresh, now, curvature)[:, 0],
+            steps=steps,
         )
 
-    def _pull_back(self, reach: float, curvature: Curvature) -> None:
-        self._error = self._error.times(np.exp(-reach * self._pulls(self._error, curvature)))
+    def _pulls(self, apart: Apart, reaches: Numbers, curvature: Pulling) -> Numbers:
+        """The share by which each group of directions gets smaller, in steps of these reaches."""
+        pulls = np.multiply.outer(self._bends(apart, curvature), reaches)
+        found: Numbers = np.minimum(pulls, self._inertia.most_pull, out=pulls)
+        return found
 
-    def _pulls(self, apart: Apart, curvature: Curvature) -> Numbers:
-        """The share by which each group of directions gets smaller, for each unit of reach."""
-        pulls: Numbers = _PULL * curvature.scale * apart.bends + self._inertia.decay
-        return np.minimum(pulls, self._inertia.most_pull(self._rate))
+    def _bends(self, apart: Apart, curvature: Pulling) -> Numbers:
+        found: Numbers = _PULL * curvature.scale * apart.bends + self._inertia.decay
+        return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headwater.data.atomic import sync_folder
 from headwater.train.replay.request import Request
-from headwater.train.replay.writer import JournalWriter
+from headwater.train.replay.writer import JournalWriter, told
 
 
 @contextmanager
@@ -19,7 +19,8 @@ def writing(request: Request, path: Path, *, followed: bool) -> Iterator[Journal
     A `followed` run says from which one that was trained in full it comes.
     """
     part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
+    with told(part):
+        part.unlink(missing_ok=True)
     writer = JournalWriter(part, request.header())
     try:
         if followed:
@@ -28,8 +29,9 @@ def writing(request: Request, path: Path, *, followed: bool) -> Iterator[Journal
             writer.target(request.targets)
         writer.miss(request.journal.file.missing)
         yield writer
-        os.replace(part, path)
-        sync_folder(path.resolve().parent)
+        with told(path):
+            os.replace(part, path)
+            sync_folder(path.resolve().parent)
     except BaseException:
         writer.discard()
         raise

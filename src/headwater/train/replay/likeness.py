@@ -16,6 +16,7 @@ from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
 from headwater.train.replay.objective import Vector
 from headwater.train.replay.request import Request
+from headwater.train.replay.straying import Slack
 from headwater.train.replay.visits import Visit
 
 _ALIKE = 0.02
@@ -26,6 +27,8 @@ _LOOKS = (3, 13, 51, 205, 819)
 The recording has looked at steps 1, 2, 4, and so on."""
 _AHEAD = 64
 """Steps after a mark that are gone along before training again."""
+_LONGER = 2.0
+"""Gradients that nobody looked at may be so many times as long as those that somebody did."""
 
 
 class Likeness:
@@ -38,6 +41,25 @@ class Likeness:
         self._path, self._objective = journal.path, journal.objective
         self._derived = journal.file.origin is not None
         self._longest, self._shown = 0.0, 0
+        self._file, self._slack, self._since = journal.file, Slack(journal.rule), -1
+
+    def arrive(self, step: int, place: Vector, mark: Vector, gradient: Vector | None) -> None:
+        """At a copy of the weights: `place` is where the steps since the last one led, `gradient` the next.
+
+        Raises `JournalRefused` where that is somewhere else.
+        """
+        if self._since >= 0 and self._longest:
+            rates = np.array(list(islice(self._file.rates(self._since), step - self._since)))
+            self._slack.go(_LONGER * self._longest, rates)
+            strayed = self._slack.arrive(step, place, mark)
+            if strayed:
+                raise JournalRefused(
+                    f"{self._path} cannot be followed: {strayed}; record a run in which nothing but the "
+                    "optimiser moves weights and momentum, or train again"
+                )
+        self._since = step
+        if gradient is not None:
+            self._longest = max(self._longest, float(np.linalg.norm(gradient)))
 
     def look(self, visit: Visit, gradient: Vector, place: Vector, data: Features) -> int:
         """How many rows it took to look at this step; raises `JournalRefused` where the gradient is another.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from headwater.errors import WrongUse
 from headwater.train.replay.records import Group
 
 Vector = NDArray[np.float32]
+
+FIXED = ("momentum", "nesterov", "dampening", "maximize", "weight_decay")
+"""What a journal says once, for all steps; a learning rate it has for each."""
 
 
 class Observed:
@@ -42,6 +46,27 @@ class Observed:
         self.groups = tuple(Group(count, decays[owner]) for owner, count in joined)
         self.momentum = float(optimiser.param_groups[0]["momentum"])
         self.nesterov = bool(optimiser.param_groups[0]["nesterov"])
+        self._begun_with = _settings_of(optimiser)
+        self._members = _members_of(optimiser)
+
+    def check(self, step: int) -> None:
+        """Raise `WrongUse` where the optimiser is no more what it was, before this step."""
+        if _members_of(self._optimiser) != self._members:
+            raise WrongUse(
+                f"at step {step:,} the optimiser has other parameters or groups than when its journal began; "
+                "add none and take none away on the way"
+            )
+        for number, (old, new) in enumerate(
+            zip(self._begun_with, _settings_of(self._optimiser), strict=True)
+        ):
+            changed = [name for name in FIXED if old[name] != new[name]]
+            if changed:
+                name = changed[0]
+                raise WrongUse(
+                    f"at step {step:,} the optimiser has {name}={new[name]} in group {number}, and had "
+                    f"{old[name]} when its journal began, which has one for all steps; change nothing but "
+                    "learning rates on the way: OneCycleLR and CyclicLR take cycle_momentum=False"
+                )
 
     @property
     def rates(self) -> NDArray[np.float64]:
@@ -73,6 +98,14 @@ class Observed:
         buffers = [state.get(each, {}).get("momentum_buffer") for each in self._parameters]
         pairs = zip(buffers, self._parameters, strict=True)
         return _flat([torch.zeros_like(each) if buffer is None else buffer for buffer, each in pairs])
+
+
+def _settings_of(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [{name: group[name] for name in FIXED} for group in optimiser.param_groups]
+
+
+def _members_of(optimiser: torch.optim.Optimizer) -> list[list[int]]:
+    return [[id(each) for each in group["params"]] for group in optimiser.param_groups]
 
 
 def _check(optimiser: torch.optim.Optimizer) -> None:

@@ -36,7 +36,9 @@ class Recording:
     """Batches to train on, one after the other, and a journal of what the optimiser does with each.
 
     Leaving the context seals the journal if every batch had its step. Otherwise it stays without a seal,
-    and no reader takes it.
+    and no reader takes it; where the disk is full, nothing is left of it. Raises `WrongUse` at a step
+    before which the optimiser was changed, and at the end where its steps do not lead to the weights that
+    are there.
     """
 
     def __init__(
@@ -84,10 +86,15 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hook.remove()
-        if kind is None and self._exhausted:
-            self._writer.seal(self._observed.place, self._observed.speed)
-        else:
-            self._writer.close()
+        try:
+            if kind is None and self._exhausted:
+                self._writer.check(self._observed.place)
+                self._writer.seal(self._observed.place, self._observed.speed)
+        finally:
+            if self._writer.broken:
+                self._writer.discard()  # it takes room where there is none
+            else:
+                self._writer.close()
 
     def __iter__(self) -> Iterator[NDArray[np.int64] | slice]:
         """The rows of the features in each batch; an array, or a slice where it is all of them."""
@@ -102,6 +109,7 @@ class Recording:
     def _note(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._rows is None:
             raise WrongUse("the optimiser made a step without a batch; loop over the recording")
+        self._observed.check(self._writer.steps)
         gradient = self._observed.gradient
         if self._wants_check:
             self._check(gradient, self._observed.place, self._rows)

@@ -14,11 +14,14 @@ from headwater.errors import WrongUse
 from headwater.train.replay.batches import FullBatch, OverlappedRuns
 from headwater.train.replay.features import Features, Part
 from headwater.train.replay.journal import Journal
+from headwater.train.replay.naming import as_ids
 from headwater.train.replay.objective import Parts
 from headwater.train.replay.records import Header
 from headwater.train.replay.visits import Change, Ids, Roster, Visit
 
 GONE = -1
+_MANY = 1 / 64
+"""Where more than this share leaves, a copy of all rows is worth what it spares in each computed step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class Request:
     @classmethod
     def make(cls, journal: Journal, remove: Iterable[int], add: Iterable[int]) -> Request:
         """Raises `WrongUse` for samples that are not there or are already, `JournalRefused` without rows."""
-        leaving, joining = _unique(remove, "remove"), _unique(add, "add")
+        leaving, joining = as_ids(remove, "remove"), as_ids(add, "add")
         if not len(leaving) and not len(joining):
             raise WrongUse("no samples to remove and none to add; name at least one")
         known = np.unique(journal.roster.ids[np.isin(journal.roster.ids, joining)])
@@ -51,6 +54,11 @@ class Request:
     def whole(self) -> bool:
         """Whether every step sees everything."""
         return isinstance(self.journal.batches, FullBatch)
+
+    @property
+    def many(self) -> bool:
+        """Whether so many leave that the others are another problem."""
+        return len(self.change.leaving) > _MANY * int((self.roster.rows >= 0).sum())
 
     @property
     def size(self) -> int:
@@ -80,9 +88,10 @@ class Request:
         rows = np.delete(self.roster.rows, self.change.leaving)
         return self.data.pick(np.concatenate([rows[rows >= 0], self.change.rows]))
 
-    def some(self, count: int) -> Part:
-        """So many of the samples that the run has seen, from first to last."""
-        rows = self.roster.rows[self.roster.rows >= 0]
+    def some(self, count: int, *, staying: bool = False) -> Part:
+        """So many of the samples that the run has seen, or of those that stay, from first to last."""
+        rows = np.delete(self.roster.rows, self.change.leaving) if staying else self.roster.rows
+        rows = rows[rows >= 0]
         places = np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64)
         return self.data.take(rows[places])
 
@@ -119,23 +128,24 @@ class Request:
         return column
 
     def _arranged(self) -> Request:
-        """With a full batch, rows one after the other need no gathering, step after step."""
-        rows = self.roster.rows[self.roster.rows >= 0]
-        if not self.whole or np.array_equal(rows, np.arange(len(rows))):
+        """With a full batch, rows one after the other need no gathering, step after step.
+
+        Those of many who leave come last, so that the others are one after the other, too.
+        """
+        slots = np.flatnonzero(self.roster.rows >= 0)
+        leaving = np.isin(slots, self.change.leaving)
+        many = self.many
+        straight = np.array_equal(self.roster.rows[slots], np.arange(len(slots)))
+        if not self.whole or (straight and not many):
             return self
+        if many:
+            slots = np.concatenate([slots[~leaving], slots[leaving]])
         places = np.full(len(self.roster.rows), -1)
-        places[self.roster.rows >= 0] = np.arange(len(rows))
-        joining = len(rows) + np.arange(len(self.change.rows))
+        places[slots] = np.arange(len(slots))
+        joining = len(slots) + np.arange(len(self.change.rows))
         return Request(
             self.journal,
-            self.data.pick(np.concatenate([rows, self.change.rows])),
+            self.data.pick(np.concatenate([self.roster.rows[slots], self.change.rows])),
             Roster(self.roster.batches, self.roster.missing, self.roster.ids, places),
             Change(self.change.leaving, self.change.joining, joining),
         )
-
-
-def _unique(ids: Iterable[int], what: str) -> Ids:
-    wanted = ids.astype(np.int64) if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
-    if len(np.unique(wanted)) != len(wanted):
-        raise WrongUse(f"an id is named twice in `{what}`")
-    return wanted

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from headwater.train.replay.training import Trainer
 from headwater.train.replay.writer import JournalWriter
 
 TOLERANCE, LIMIT = 0.01, 0.1
+_SWELLING = 3.0
+"""Where errors may come to so many times what an estimate would say, there is none to go by."""
 _WARM = 0.1
 """The share of the run's steps that a warm start makes once more."""
 
@@ -47,20 +50,20 @@ def retrain(
     a share of how far the weights move (0.01 unless told, and never 0: that is `exact`), or those that a
     `policy` names; where the estimated error passes the `limit`, it is done again exactly. `keep` is
     a file for the journal of the new run, which serves the next request, and may replace the old one. Raises
-    `WrongUse` for samples that are not there, or are already, and `JournalRefused` where some of the recorded
-    gradients are not those of their batches.
+    `WrongUse` for what is no id and for samples that are not there, or are already, and `JournalRefused`
+    where some of the recorded gradients are not those of their batches.
     """
     if method not in METHODS:
         raise WrongUse(f"method is {method!r}; it may be {', '.join(METHODS)}")
     if policy is not None and tolerance is not None:
         raise WrongUse("tolerance and policy are two ways to say the same; give one")
-    if tolerance is not None and not 0 < tolerance < 1:
+    if tolerance is not None and not (isinstance(tolerance, Real) and 0 < tolerance < 1):
         raise WrongUse(
-            f"tolerance is {tolerance}; it must be between 0 and 1, and for no error at all say "
+            f"tolerance is {tolerance!r}; it must be between 0 and 1, and for no error at all say "
             'method="exact" instead'
         )
-    if not limit > 0:
-        raise WrongUse(f"limit is {limit}; it must be above 0")
+    if not (isinstance(limit, Real) and limit > 0):
+        raise WrongUse(f"limit is {limit!r}; it must be above 0")
     begun = time.process_time()
     policy = policy or Adaptive(TOLERANCE if tolerance is None else tolerance)
     wish = Wish(Request.make(journal, remove, add), policy, limit, _path(keep))
@@ -99,11 +102,16 @@ def _replay(wish: Wish) -> Retrained:
     """Followed; trained again if the estimated error is too large."""
     try:
         with _journal(wish, followed=True) as writer:
-            found = Follower(wish.request, wish.policy, writer=writer).follow()
+            follower = Follower(wish.request, wish.policy, writer=writer)
+            if follower.swelling > _SWELLING:
+                raise _Unsteady(follower.swelling)
+            found = follower.follow()
             if found.plan.error > wish.limit:
                 raise _TooFar(found.plan, found.rows)
             if writer is not None:
                 writer.seal(found.place, found.speed, error=found.error)
+    except _Unsteady as unsteady:
+        return replace(_exact(wish), reason=str(unsteady))
     except _TooFar as far:
         return _instead(wish, far)
     done = wish.outcome("replay", found.place, rows=found.rows, error=found.plan.error)
@@ -149,6 +157,14 @@ METHODS: dict[str, Callable[[Wish], Retrained]] = {
 }
 
 
+class _Unsteady(Exception):  # nor does this one
+    def __init__(self, swelling: float) -> None:
+        super().__init__(
+            "replay was not tried: at the rates of this run steps blow up errors, to "
+            f"{swelling:.2g} times what an estimate would say or more"
+        )
+
+
 class _TooFar(Exception):  # never leaves this module
     def __init__(self, plan: ReplayPlan, rows: int) -> None:
         super().__init__(plan, rows)
@@ -167,4 +183,10 @@ def _refuse_journal(wish: Wish, method: str) -> None:
 
 
 def _path(keep: str | os.PathLike[str] | None) -> Path | None:
-    return None if keep is None else Path(keep)
+    """Raises `WrongUse` for what cannot be a file."""
+    if keep is None:
+        return None
+    path = Path(keep)
+    if path.is_dir() or not path.name:
+        raise WrongUse(f"keep is {path}, a folder; name a file in it, such as {path / 'next.journal'}")
+    return path

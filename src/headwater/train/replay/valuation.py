@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headwater.errors import WrongUse
 from headwater.train.replay.features import Features
 from headwater.train.replay.journal import Journal
+from headwater.train.replay.naming import as_ids
 from headwater.train.replay.objective import Parts, Vector
 from headwater.train.replay.retraining import retrain
 from headwater.train.replay.visits import Ids
@@ -38,10 +40,11 @@ def value_samples(
 
     `judge` are rows that the run was not trained on. A value is a difference of two losses that are nearly
     the same: it is computed from how the weights move, to second order, and not from both losses. Raises
-    what `hw.retrain` raises.
+    what `hw.retrain` raises, and `WrongUse` for a judge with rows that the run was trained on.
     """
-    wanted = np.fromiter(ids, np.int64)
+    wanted = as_ids(ids, "ids")
     journal.objective.check(judge)
+    _check_apart(journal, judge)
     rise = _Rise(journal, judge)
     done = [retrain(journal, remove=[each], tolerance=tolerance) for each in wanted.tolist()]
     return SampleValues(
@@ -49,6 +52,21 @@ def value_samples(
         np.array([rise.after(each.moved) for each in done]),
         np.array([each.error or 0.0 for each in done]),
     )
+
+
+def _check_apart(journal: Journal, judge: Features) -> None:
+    """A sample judges itself well: without it, the loss on it rises."""
+    both = np.intersect1d(judge.ids, journal.ids)
+    if not len(both):
+        return
+    known, judging = journal.data.find(both), judge.find(both)
+    values, own = journal.data.values[known], judge.values[judging]
+    same = both[(values == own).reshape(len(both), -1).all(1)]
+    if len(same):
+        raise WrongUse(
+            f"{len(same):,} rows of the judge were trained on, such as that of id {same[0]}; bring rows that "
+            "the run has not seen"
+        )
 
 
 class _Rise:

@@ -31,6 +31,11 @@ class Visit:
         return self.size - len(self.leaving) + len(self.joining)
 
     @property
+    def staying(self) -> int:
+        """How many are in the batch before and after the change."""
+        return self.size - len(self.leaving)
+
+    @property
     def changed(self) -> bool:
         return bool(len(self.leaving) or len(self.joining))
 
@@ -39,8 +44,22 @@ class Visit:
         """Rows of all that are in the batch after the change."""
         if not self.changed:
             return self.members
-        stay = np.arange(self.size) if isinstance(self.members, slice) else self.members
-        return np.concatenate([stay[~np.isin(stay, self.leaving)], self.joining])
+        stay = self.stayers
+        return np.concatenate([np.arange(self.staying) if isinstance(stay, slice) else stay, self.joining])
+
+    @property
+    def tail(self) -> bool:
+        """Whether everybody is in the batch, and those who leave have the last rows."""
+        leaving = self.leaving
+        return isinstance(self.members, slice) and bool(leaving.min(initial=self.size) >= self.staying)
+
+    @property
+    def stayers(self) -> Rows | slice:
+        """Rows of those who are in the batch before and after the change."""
+        if self.tail:
+            return slice(0, self.staying)
+        before = np.arange(self.size) if isinstance(self.members, slice) else self.members
+        return before[~np.isin(before, self.leaving)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +126,7 @@ class _Walk:
     def _everything(self) -> Visit:
         roster, change = self.roster, self.change
         rows = roster.rows[roster.rows >= 0]
-        straight = np.array_equal(rows, np.arange(len(rows)))
+        straight = np.array_equal(np.sort(rows), np.arange(len(rows)))
         members = slice(0, len(rows)) if straight else rows
         leaving = roster.rows[change.leaving]
         return Visit(0, members, len(rows), leaving[leaving >= 0], change.rows)

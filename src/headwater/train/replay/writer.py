@@ -7,7 +7,8 @@ given their number goes on after them; a reader refuses it.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -23,6 +24,7 @@ from headwater.train.replay.coding import encode
 from headwater.train.replay.frames import FrameWriter
 from headwater.train.replay.reading import JournalFile, digest_weights
 from headwater.train.replay.records import Header, Seal, StepRecord, pack_mark
+from headwater.train.replay.straying import find_stray
 
 Vector = NDArray[np.float32]
 
@@ -30,8 +32,10 @@ Vector = NDArray[np.float32]
 class JournalWriter:
     """Appends steps; `seal` makes it a journal. Leaving the context before leaves one that is cut short.
 
-    Raises `WrongUse` where a file is in the way, `ModelError` where it cannot be written.
+    Raises `WrongUse` where a file is in the way, `ModelError` where it cannot be written, as on a full disk.
     """
+
+    _broken = False
 
     def __init__(self, path: str | os.PathLike[str], header: Header) -> None:
         header.check()
@@ -43,8 +47,13 @@ class JournalWriter:
             raise WrongUse(f"{self.path} is there already; name another file, or delete that one") from None
         except OSError as error:
             raise ModelError(f"cannot write {self.path}: {error.strerror}; name another place") from error
-        self._frames = FrameWriter(self._file)
-        self._frames.put("HEAD", msgspec.msgpack.encode(header))
+        try:
+            with told(self.path):
+                self._frames = FrameWriter(self._file)
+                self._frames.put("HEAD", msgspec.msgpack.encode(header))
+        except ModelError:
+            self.discard()
+            raise
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], header: Header, *, steps: int) -> JournalWriter:
@@ -102,6 +111,21 @@ class JournalWriter:
         self._before = None if coded is None else coded.decode(self._before)
         self.steps += 1
 
+    def check(self, place: Vector) -> None:
+        """Raise `WrongUse` unless the steps lead from each mark to the next, and to these weights at last."""
+        self.flush()
+        strayed = find_stray(JournalFile(self.path), place)
+        if strayed:
+            raise WrongUse(
+                f"{strayed}: something else than the optimiser moved them, or its momentum was changed; "
+                "leave both to the optimiser from the first step until the journal is sealed"
+            )
+
+    def flush(self) -> None:
+        """What was written so far can be read."""
+        with self._told():
+            self._file.flush()
+
     def seal(self, place: Vector, speed: Vector | None, *, error: float = 0.0) -> None:
         """Say that the run is over, and where the weights are then; on disk when this returns.
 
@@ -112,19 +136,28 @@ class JournalWriter:
         self._put("SEAL", msgspec.msgpack.encode(seal))
         self.sync()
         self._file.close()
-        sync_folder(self.path.resolve().parent)
+        with self._told():
+            sync_folder(self.path.resolve().parent)
 
     def sync(self) -> None:
         """What was written so far survives a loss of power."""
-        self._frames.sync()
+        with self._told():
+            self._frames.sync()
+
+    @property
+    def broken(self) -> bool:
+        """Whether something could not be written: then the file has no more than what came before."""
+        return self._broken
 
     def close(self) -> None:
         """Stop; without a seal it is no journal."""
-        self._file.close()
+        # What cannot be written now is of a journal that nobody can read anyway.
+        with suppress(OSError):
+            self._file.close()
 
     def discard(self) -> None:
         """Stop, and take the file away."""
-        self._file.close()
+        self.close()
         with suppress(FileNotFoundError):
             self.path.unlink()
 
@@ -137,9 +170,25 @@ class JournalWriter:
         self.close()
 
     def _put(self, kind: str, *pieces: bytes) -> None:
-        try:
+        with self._told():
             self._frames.put(kind, *pieces)
-        except OSError as error:
-            raise ModelError(
-                f"cannot write {self.path}: {error.strerror}; make room, or name another place"
-            ) from error
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            with told(self.path):
+                yield
+        except ModelError:
+            self._broken = True
+            raise
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Name the file that cannot be written. What is put waits in a buffer, so any later call may find out."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"cannot write {path}: {error.strerror}; make room, or name another place"
+        ) from error
