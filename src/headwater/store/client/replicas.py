@@ -73,7 +73,8 @@ class Replica:
 
         Until a deadline after its rest: by then it is known again from whoever tried it.
         """
-        in_vain = self._failed_at - self._silent_since >= _IN_VAIN_SECONDS
+        # With the rest, as it may be longer than anybody waits.
+        in_vain = self.rests_until - self._silent_since >= _IN_VAIN_SECONDS
         until = self.rests_until + self.connection.link.deadline_seconds
         return (in_vain or self._complaints > 0) and self._clock() < until
 
