@@ -98,6 +98,12 @@ def lstm() -> nn.Sequential:
     return nn.Sequential(*layers, Mean(), nn.Linear(96, CLASSES))
 
 
+def small() -> nn.Sequential:
+    """Forty layers of 64 numbers, in which calls take longer than computing."""
+    layers = [layer for _ in range(40) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(64, CLASSES))
+
+
 NETS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
     "ResNet-50-like": (resnet50, (3, 32, 32)),
     "VGG": (vgg, (3, 32, 32)),
@@ -106,14 +112,17 @@ NETS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
 }
 """Name > how it is made, shape of a sample."""
 
+SMALL = "small layers"
+_ALL = NETS | {SMALL: (small, (64,))}
+
 
 def make(name: str) -> nn.Sequential:
     torch.manual_seed(0)
-    return NETS[name][0]()
+    return _ALL[name][0]()
 
 
 def step(net: nn.Module, name: str, size: int) -> None:
     """Forward and backward over one random batch."""
-    inputs = torch.randn(size, *NETS[name][1])
+    inputs = torch.randn(size, *_ALL[name][1])
     net.zero_grad(set_to_none=True)
     cross_entropy(net(inputs), torch.arange(size) % CLASSES).backward()
