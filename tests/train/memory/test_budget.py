@@ -153,6 +153,9 @@ def test_a_folder_that_is_missing_or_closed_is_an_error_before_training(tmp_path
         pass
     with hw.memory_budget("1MiB", spill=tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    for wrong in (5, ""):
+        with pytest.raises(WrongUse, match=f"spill={wrong!r}"):
+            hw.memory_budget("1MiB", spill=wrong)  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_said_and_training_goes_on_by_recomputing(

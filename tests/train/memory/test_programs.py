@@ -301,3 +301,15 @@ def test_a_digest_tells_every_byte_and_its_place(size: int) -> None:
             check_digest(other, digest, size)
     turned = whole.flip(0)
     assert torch.equal(turned, whole) or not torch.equal(_sums(turned), sums)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_trains_as_it_does_without_a_budget(backend: str) -> None:
+    net, inputs = torch.compile(Deep(torch.tanh), backend=backend), torch.randn(ROWS, WIDTH)
+    assert isinstance(net, nn.Module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of hooks that are there for all modules
+        report = assert_as_plain(net, inputs, 4 * SAVED)
+        torch._dynamo.reset()
+    assert 0 < report.peak <= 4 * SAVED < report.peak_before
