@@ -163,8 +163,8 @@ def memory_budget(
     temporary files). Loss and gradients are those of plain training, bit for bit. Raises `SpillFailed` on
     entry if the folder is missing or cannot be written to, `MemoryTooSmall` in backward if one step of it
     alone needs more, `SavedTensorChanged` where plain training would say that a tensor was modified in place,
-    and `WrongUse` for a device that torch does not have, a `spill` that is no path, `host` with a CPU, a second
-    budget at the same time and double backward.
+    and `WrongUse` for a device that torch does not have, a `spill` that is no path, `host` with a CPU, a
+    second budget at the same time and double backward.
     """
     if spill is not None and not (isinstance(spill, str | os.PathLike) and os.fspath(spill)):
         raise WrongUse(f"spill={spill!r} is no folder; give its path, or None for the one of temporary files")
