@@ -140,9 +140,8 @@ class Follower:
         return gradient
 
     def _follow(self, visit: Visit, moment: Moment, gradient: Vector) -> Vector | None:
-        if not visit.staying or visit.now <= len(
-            visit.leaving
-        ):  # few are left: all that is known of the others does not help
+        few = not visit.staying or visit.now <= len(visit.leaving)
+        if few:  # all that is known of the others does not help
             change = self._mean(visit, self._old.place + self._offset.place) - gradient
             self._exact.append(visit.number)
         else:
