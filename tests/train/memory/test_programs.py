@@ -189,17 +189,18 @@ def squared(values: Tensor) -> Tensor:
 
 
 def narrowed(values: Tensor) -> Tensor:
-    return torch.tanh(values.mul_(torch.full((WIDTH,), 0.3, dtype=torch.double)))
+    return torch.exp(torch.tanh(values.mul_(torch.full((WIDTH,), 0.3, dtype=torch.double))))
 
 
-@pytest.mark.parametrize(("then", "held"), [(squared, 5), (narrowed, 14)])
+@pytest.mark.parametrize(("then", "held"), [(squared, 5), (narrowed, 10)])
 @pytest.mark.parametrize("ways", WAYS)
 def test_operations_in_place_are_made_again_as_they_were(
     then: Callable[[Tensor], Tensor], held: int, ways: str
 ) -> None:
     """What rounds its result to a narrower type has no equal that is not in place: it is not made again."""
     report = assert_as_plain(Deep(then), torch.randn(ROWS, WIDTH), held * SAVED, **WAYS[ways])
-    assert ways != "recompute" or (report.recomputed > 0) == (then is squared)
+    assert report.peak <= held * SAVED < report.peak_before
+    assert ways != "recompute" or report.recomputed > 0
 
 
 def test_a_residual_that_is_added_in_place_under_autocast_is_made_again_rightly() -> None:
