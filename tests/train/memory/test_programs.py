@@ -13,8 +13,10 @@ from torch.autograd import forward_ad
 
 import headwater as hw
 from headwater.errors import SavedTensorChanged
+from headwater.train.memory.lineage import Lineage
 from headwater.train.memory.operators import kind_of
 from headwater.train.memory.replay import _sums, check_digest, take_digest
+from headwater.train.memory.streams import Clock, Streams
 
 ROWS, WIDTH, LAYERS = 64, 128, 6
 SAVED = 4 * ROWS * WIDTH
@@ -201,6 +203,23 @@ def test_operations_in_place_are_made_again_as_they_were(
     report = assert_as_plain(Deep(then), torch.randn(ROWS, WIDTH), held * SAVED, **WAYS[ways])
     assert report.peak <= held * SAVED < report.peak_before
     assert ways != "recompute" or report.recomputed > 0
+
+
+def test_what_rounds_its_result_in_place_is_no_recipe() -> None:
+    lineage, values = Lineage(Clock(Streams(torch.device("cpu")))), torch.randn(ROWS, WIDTH)
+
+    def is_known() -> bool:
+        node = lineage.node_of(values)
+        assert node is not None
+        return node.recipe is not None
+
+    with lineage:
+        values.mul_(torch.ones(WIDTH))
+        assert is_known()
+        values.mul_(torch.ones(WIDTH, dtype=torch.double))
+        assert not is_known()
+        values.masked_fill_(values > 0, 0.5)
+        assert is_known()
 
 
 def test_a_residual_that_is_added_in_place_under_autocast_is_made_again_rightly() -> None:
